@@ -62,6 +62,15 @@ static int grow(struct hitmaps *h, struct err *e)
     return 0;
 }
 
+/* The share of experts before has those that this one lacks. */
+static void add(struct hitmap *m, const struct hitmap *before)
+{
+    for (size_t k = 0; k < m->experts * HITS; k++)
+        m->value[k] += before->value[k];
+    for (int k = 0; k < HITS; k++)
+        m->sum[k] += before->sum[k];
+}
+
 int hitmaps_add(struct hitmaps *h, const struct frame *f, struct err *e)
 {
     struct hitmap m = { .layer = tensor_name_layer(f->name) };
@@ -80,6 +89,8 @@ int hitmaps_add(struct hitmaps *h, const struct frame *f, struct err *e)
         m.sum[k % HITS] += (double)m.value[k];
     i = place(h, m.layer);
     if (i < h->count && h->map[i].layer == m.layer) {
+        if (f->sequence > 1 && h->map[i].experts == m.experts)
+            add(&m, &h->map[i]);
         free(h->map[i].value);
     } else {
         memmove(h->map + i + 1, h->map + i, (h->count - i) * sizeof(*h->map));

@@ -50,6 +50,12 @@ static bool elsewhere(struct batch_reader *f)
     return false;
 }
 
+/* Whether frames of a role belong to states inside of a layer. */
+static bool is_inside(enum role r)
+{
+    return r == ROLE_ACTIVATION || r == ROLE_ROUTING;
+}
+
 /* Read the next frame of tokens or hidden states into f->next, passing on
  * others.  1, or 0: end of input. */
 static int fetch(struct batch_reader *f, struct err *e)
@@ -68,7 +74,7 @@ static int fetch(struct batch_reader *f, struct err *e)
         if (r == ROLE_TOKENS && elsewhere(f))
             continue;
         if (r == ROLE_TOKENS || r == ROLE_HIDDEN ||
-            (r == ROLE_ACTIVATION && f->at > POINT_IN)) {
+            (is_inside(r) && f->at > POINT_IN)) {
             f->pending = true;
             return 1;
         }
@@ -101,7 +107,7 @@ static bool parse_name(const char *name, bool reference, int64_t *layer,
     *layer = n.layer;
     for (*at = POINT_IN; *at < POINT_OUT && !is_point(*at, &n.part); ++*at)
         ;
-    return *at < POINT_OUT || (reference && is_point(POINT_OUT, &n.part));
+    return *at < POINT_OUT || is_point(POINT_OUT, &n.part);
 }
 
 static int check_hidden(const struct batch_reader *f, const struct frame *x,
@@ -205,7 +211,7 @@ static int take(struct batch_reader *f, struct batch *b, int64_t *rows,
     int64_t n;
     void *to;
 
-    if (reference_begins(f) || (f->next.role == ROLE_ACTIVATION && f->count))
+    if (reference_begins(f) || (is_inside(f->next.role) && f->count))
         return 0;
     if (check_first(f, e) < 0)
         return e->code;
@@ -262,25 +268,24 @@ int batch_reader_reference(struct batch_reader *f)
     return f->reference;
 }
 
-int batch_reader_activation(struct batch_reader *f, const char *name,
-                            uint64_t sequence, int64_t rows, int64_t width,
-                            const void **data, struct err *e)
+int batch_reader_inside(struct batch_reader *f, const struct frame *want,
+                        const void **data, struct err *e)
 {
     const struct frame *x = &f->next;
+    char shape[2][64];
     int rc = fetch(f, e);
 
     if (rc < 0)
         return rc;
-    if (!rc || x->role != ROLE_ACTIVATION || strcmp(x->name, name) != 0 ||
-        x->sequence != sequence || x->ndim != 2 ||
-        x->dtype != model_dtype(f->m) || x->dims[0] != (uint64_t)rows ||
-        x->dims[1] != (uint64_t)width)
-        return err_set(e, E_DATA,
-                       "'%s': want the activation of sequence %llu, %s "
-                       "[%lld,%lld]",
-                       name, (unsigned long long)sequence,
-                       dtype_name(model_dtype(f->m)), (long long)rows,
-                       (long long)width);
+    if (!rc || x->role != want->role || strcmp(x->name, want->name) != 0 ||
+        x->sequence != want->sequence || x->dtype != want->dtype ||
+        strcmp(frame_shape(x, shape[0], sizeof(shape[0])),
+               frame_shape(want, shape[1], sizeof(shape[1]))) != 0)
+        return err_set(e, E_DATA, "'%s': want the %s of sequence %llu, %s %s",
+                       want->name, role_name(want->role),
+                       (unsigned long long)want->sequence,
+                       dtype_name(want->dtype),
+                       frame_shape(want, shape[1], sizeof(shape[1])));
     *data = x->data;
     f->pending = false;
     return 0;

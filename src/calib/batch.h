@@ -7,7 +7,9 @@
  *
  * States at a point inside a layer are named "model.layers.3.mlp_in" (the
  * reference may be further: "model.layers.3.mlp_mid.original"); behind all hidden
- * states come activation frames of these names, the activations there. */
+ * states come activation frames of these names, the activations there.  States behind
+ * a layer that lack its routed experts' outputs are named "model.layers.3.hidden"
+ * (expert_states.h). */
 #ifndef FORGE_BATCH_H
 #define FORGE_BATCH_H
 
@@ -61,12 +63,12 @@ MUST_CHECK int batch_reader_next(struct batch_reader *f, struct batch *b,
  * has ended. */
 int batch_reader_reference(struct batch_reader *f);
 
-/* Behind the states, at points inside a layer: *data is the next activation.
- * E_DATA: there is none, or it is not of this name, sequence and shape. */
-MUST_CHECK int batch_reader_activation(struct batch_reader *f, const char *name,
-                                       uint64_t sequence, int64_t rows,
-                                       int64_t width, const void **data,
-                                       struct err *e);
+/* Behind the states, at points inside a layer: *data is that of the next frame of an
+ * activation or routing.  E_DATA: there is none, or it is not of want's role, name,
+ * sequence, type and shape. */
+MUST_CHECK int batch_reader_inside(struct batch_reader *f,
+                                   const struct frame *want, const void **data,
+                                   struct err *e);
 
 /* E_DATA: an element of rows[n, width], in the model's dtype, is not finite;
  * `what` and `sequence` name it in the message. */

@@ -150,6 +150,7 @@ static int write_batch(const struct emission *t, const struct span *b,
         f.samples = f.dims[0];
         if (d.companion) {
             store_refer_difference(t->reference, b, companion_at, &f);
+            f.lent &= !t->goes_on;
             if (emit_companion(t->w, &f, d.companion, d.width, e) < 0)
                 return e->code;
             companion_at += f.dims[0] * d.row;
@@ -158,6 +159,7 @@ static int write_batch(const struct emission *t, const struct span *b,
             f.data = (const char *)rows + at;
         else
             store_refer(t->s, b, at, &f);
+        f.lent &= !t->goes_on;
         at += f.len;
         if (stream_write(t->w, &f, e) < 0)
             return e->code;

@@ -71,6 +71,7 @@ struct emission {
     int64_t layer;
     enum point at;
     const float *bias; /* of the linear that reads `at`; NULL: none */
+    bool goes_on;      /* no mark will be waited for: frames lend nothing */
     /* private */
     pthread_t thread;
     pthread_mutex_t lock;

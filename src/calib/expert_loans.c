@@ -86,10 +86,10 @@ bool expert_loans_fit(const struct expert_loans *l, int64_t rows)
 }
 
 int expert_loans_lend(struct expert_loans *l, enum expert_rows_kind kind,
-                      int64_t expert, int64_t first, struct frame *f,
+                      int64_t turn, int64_t first, struct frame *f,
                       struct err *e)
 {
-    int i = (int)(expert % 2);
+    int i = (int)(turn % 2);
     size_t at = (size_t)first * row_bytes(l, kind);
 
     if (model_copy(l->m, (char *)l->block[kind][i].p + at, f->data, f->len, e) <

@@ -25,7 +25,7 @@ struct expert_loans {
     struct {
         void *p;
         struct loan loan;
-    } block[EXPERT_ROWS_KINDS][2]; /* of an expert with an even number; odd */
+    } block[EXPERT_ROWS_KINDS][2]; /* of an expert with an even turn; odd */
 };
 
 /* At the first call allocate the blocks, of layers with experts of the model of
@@ -39,7 +39,7 @@ bool expert_loans_fit(const struct expert_loans *l, int64_t rows);
 /* Copy the payload of f (f->data, device memory, whose first row is number
  * `first` of the expert's) to a block, and make f a loan of it. */
 MUST_CHECK int expert_loans_lend(struct expert_loans *l,
-                                 enum expert_rows_kind kind, int64_t expert,
+                                 enum expert_rows_kind kind, int64_t turn,
                                  int64_t first, struct frame *f, struct err *e);
 
 #endif

@@ -119,7 +119,7 @@ static int give(struct calib_experts *ex, const struct expert_rows *x,
     struct expert_loans *l = &ex->run->loans;
 
     return expert_loans_fit(l, x->all) ?
-               expert_loans_lend(l, kind, x->expert, ex->row, f, e) :
+               expert_loans_lend(l, kind, x->turn, ex->row, f, e) :
                to_host(ex, &f->data, f->len, e);
 }
 
@@ -262,8 +262,12 @@ static int take_codes(void *arg, const struct linear *l, int n,
     struct calib_experts *ex = arg;
     struct calib *c = ex->run->c;
     bool mid = l->input == IN_EXPERT_MID;
+    int (*meanwhile)(void *arg, struct err *e) = ex->meanwhile;
 
     *codes = c->codes;
+    ex->meanwhile = NULL;
+    if (meanwhile && meanwhile(ex->arg, e) < 0)
+        return e->code;
     if (!c->feedback)
         return 0;
     for (int i = 0; i < ex->n_old; i++)
@@ -278,12 +282,14 @@ static int take_codes(void *arg, const struct linear *l, int n,
 
 static int put_hitmap(struct calib_experts *ex, struct err *e)
 {
+    const struct expert_share *of = &ex->mix.of;
     size_t n = (size_t)ex->experts * EXPERT_STATS;
     float *value = mem_alloc(n * sizeof(*value), "hit map", e);
     struct frame f = { .role = ROLE_HITMAP,
                        .dtype = DT_F32,
                        .ndim = 2,
                        .dims = { (uint64_t)ex->experts, EXPERT_STATS },
+                       .sequence = of->shares > 1 ? (uint64_t)of->share + 1 : 0,
                        .data = value,
                        .len = n * sizeof(*value) };
     int rc;
@@ -353,21 +359,4 @@ int calib_experts_run(struct calib_experts *ex, bool emit, bool add_out,
     if ((emit || c->output == CALIB_HITMAP) && put_hitmap(ex, e) < 0)
         return e->code;
     return add_out && !c->skip_experts ? add_all(ex, e) : 0;
-}
-
-int calib_experts_send(struct calib_experts *ex, int only, struct err *e)
-{
-    struct expert_hooks hooks = { .in = put_in,
-                                  .mid = put_mid,
-                                  .codes = take_codes,
-                                  .arg = ex,
-                                  .only = only };
-
-    if (!ex->experts)
-        return 0;
-    if (ex->run->reference)
-        ex->mix.reference = ex->reference.in;
-    if (mixture_run(&ex->mix, NULL, &hooks, ex->stats, e) < 0)
-        return e->code;
-    return only == EXPERTS_MID ? put_hitmap(ex, e) : 0;
 }

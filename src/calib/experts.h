@@ -24,6 +24,9 @@ struct calib_experts {
     void *host;   /* host copies of rows to write, if layers run on a device */
     struct linear old[2]; /* linears whose codes were used last */
     int n_old;
+    /* Called once, when the solver has its first inputs; or NULL. */
+    int (*meanwhile)(void *arg, struct err *e);
+    void *arg;
 };
 
 /* A layer without experts: *ex is zero.  run must outlive *ex.  add_out: as
@@ -45,10 +48,5 @@ MUST_CHECK int calib_experts_take(struct calib_experts *ex,
  * in the stores. */
 MUST_CHECK int calib_experts_run(struct calib_experts *ex, bool emit, bool add,
                                  struct err *e);
-/* Write the activations of all experts: their inputs, or those of their down
- * projections (EXPERTS_IN, EXPERTS_MID; model/moe.h) with the hit map, whose norms
- * are 0.  Gate and up run with the codes that are there. */
-MUST_CHECK int calib_experts_send(struct calib_experts *ex, int only,
-                                  struct err *e);
 
 #endif

@@ -7,26 +7,10 @@
 #include <unistd.h>
 
 #include "calib/calib.h"
-#include "calib/synthetic.h"
-#include "common/cli/tool.h"
+#include "calib/options.h"
 #include "device/device.h"
 
-struct settings {
-    struct tool tool;
-    int64_t layer; /* -1: not given */
-    const char *to, *hidden, *feedback, *codes_of, *loans, *until;
-    struct calib_stop stop;
-    struct batch_part part;
-    struct device_choice device;
-    int dtype, propagate, skip_experts, hitmap, kv_b;
-    struct opt_list codes;
-    const char *gaussian; /* --synthetic; NULL: not given */
-    struct synthetic synthetic;
-    const char *model, *input;
-    enum calib_output output;
-};
-
-static void parse(struct settings *s, int argc, char **argv)
+static void parse(struct calib_options *s, int argc, char **argv)
 {
     const struct opt table[] = {
         { OPT_INT, 'l', "layer", "I", "run this layer only [all]", &s->layer, 0,
@@ -56,6 +40,17 @@ static void parse(struct settings *s, int argc, char **argv)
           &s->part.part, 0, 1 << 20, true },
         { OPT_INT, 0, "parts", "N", "... of N parts; with --feedback all [1]",
           &s->part.parts, 1, 1 << 20, false },
+        { OPT_INT, 0, "share", "K",
+          "with --feedback: quantize share K of a layer's experts, counted "
+          "from "
+          "0; each FILE has the states of a part of the tokens",
+          &s->share.share, 0, 1 << 20, true },
+        { OPT_INT, 0, "shares", "N", "... of N shares", &s->share.shares, 1,
+          1 << 20, true },
+        { OPT_LIST, 0, "outputs", "FILE",
+          "with --share: write the experts' outputs to FILE; with --until: "
+          "take them from FILE, one for each share",
+          &s->outputs, 0, 0, true },
         { OPT_STR, 't', "to", "embed|hidden",
           "write no activations, but the embedded tokens, or the hidden states "
           "that leave the layer",
@@ -90,58 +85,17 @@ static void parse(struct settings *s, int argc, char **argv)
                       "inputs of its linears.",
                       table);
 
-    if (argc - i < 1 || argc - i > 2)
+    if (argc - i < 1 || (argc - i > 2 && !s->share.shares))
         die(E_USAGE, "want MODEL and at most one FILE (try --help)");
     s->model = argv[i];
     s->input = argv[i + 1];
+    s->share.file = (const char *const *)argv + i + 1;
+    s->share.parts = argc - i - 1;
     tool_apply(&s->tool);
 }
 
-/* Whether an option, or FILE, is given that --synthetic has no use for. */
-static bool runs_model(const struct settings *s)
-{
-    return s->input || s->to || s->hitmap || s->skip_experts || s->feedback ||
-           s->codes.count || s->hidden || s->until || s->part.parts ||
-           s->tool.expect_key;
-}
-
-/* Check combinations of options, and derive the rest. */
-static void plan(struct settings *s)
-{
-    if (s->to && !strcmp(s->to, "embed"))
-        s->output = CALIB_EMBED;
-    else if (s->to && !strcmp(s->to, "hidden"))
-        s->output = CALIB_HIDDEN;
-    else if (s->to)
-        die(E_USAGE, "--to: '%s' is none of embed, hidden", s->to);
-    if (s->feedback && !strcmp(s->feedback, "-") &&
-        (!s->input || !strcmp(s->input, "-")))
-        die(E_USAGE, "--feedback - wants the sequences as FILE");
-    if (s->propagate && !s->feedback && !s->until)
-        die(E_USAGE, "--propagate both wants --feedback or --until");
-    if (s->part.part >= (s->part.parts && !s->feedback ? s->part.parts : 1))
-        die(E_USAGE, "--part: from 0, below --parts; not with --feedback");
-    if (s->loans && !s->feedback)
-        die(E_USAGE, "--loans wants --feedback");
-    if (!!s->to + !!s->feedback + !!s->hitmap + !!s->until > 1)
-        die(E_USAGE, "--to, --hitmap, --feedback, --until exclude each other");
-    if (s->until && s->layer >= 0)
-        die(E_USAGE, "--until names a layer: --layer does not go with it");
-    if (s->hitmap)
-        s->output = CALIB_HITMAP;
-    if (s->hidden && (s->to || (s->layer < 0 && !s->feedback && !s->until)))
-        die(E_USAGE, "--hidden goes with --layer, --feedback or --until");
-    if (!s->gaussian && (s->synthetic.sequences || s->synthetic.seqlen))
-        die(E_USAGE, "--sequences and --seqlen want --synthetic");
-    if (s->gaussian && runs_model(s))
-        die(E_USAGE, "--synthetic runs no model: it takes no FILE, and --layer "
-                     "and --dtype alone");
-    s->synthetic.layer = s->layer;
-    s->synthetic.kv_b = s->kv_b;
-    s->synthetic.dtype = s->dtype ? DT_F32 : DT_BF16;
-}
-
-static int open_model(const struct settings *s, struct calib *c, struct err *e)
+static int open_model(const struct calib_options *s, struct calib *c,
+                      struct err *e)
 {
     if (model_open(&c->m, s->model, s->dtype ? DT_F32 : DT_BF16, e) < 0)
         return e->code;
@@ -153,8 +107,8 @@ static int open_model(const struct settings *s, struct calib *c, struct err *e)
     return 0;
 }
 
-static int run(struct settings *s, struct calib *c, struct stream_reader **in,
-               struct err *e)
+static int run(struct calib_options *s, struct calib *c,
+               struct stream_reader **in, struct err *e)
 {
     struct stream_expect expect = { .key = s->tool.expect_key };
 
@@ -164,8 +118,11 @@ static int run(struct settings *s, struct calib *c, struct stream_reader **in,
         calib_codes(c, s->codes.item, s->codes.count, e) < 0 ||
         open_model(s, c, e) < 0 ||
         (s->until &&
-         calib_stop_parse(&s->stop, s->until, model_config(c->m), e) < 0) ||
-        stream_open(in, s->input, &expect, e) < 0 ||
+         calib_stop_parse(&s->stop, s->until, model_config(c->m), e) < 0))
+        return e->code;
+    if (s->share.shares)
+        return share_run(c, &s->share, e);
+    if (stream_open(in, s->input, &expect, e) < 0 ||
         batch_reader_open(&c->batches, *in, c->m, s->layer, &s->part, c->out,
                           e) < 0)
         return e->code;
@@ -187,7 +144,7 @@ static int finish(struct calib *c, struct err *e)
 
 /* End the process after an error: the tools of the ring must get it first
  * (feedback_abandon()). */
-static _Noreturn void leave(const struct settings *s, struct calib *c,
+static _Noreturn void leave(const struct calib_options *s, struct calib *c,
                             const struct err *e)
 {
     tool_report_error(c->out, e);
@@ -198,14 +155,15 @@ static _Noreturn void leave(const struct settings *s, struct calib *c,
 
 int main(int argc, char **argv)
 {
-    struct settings s = { .layer = -1 };
+    struct calib_options s = { .layer = -1 };
     struct progress progress = { 0 };
     struct calib c = { .progress = &progress };
     struct stream_reader *in = NULL;
     struct err e;
 
     parse(&s, argc, argv);
-    plan(&s);
+    if (calib_options_check(&s, &e) < 0)
+        die_err(&e);
     if (s.gaussian && synthetic_parse(&s.synthetic, s.gaussian, &e) < 0)
         die_err(&e);
     if (!s.gaussian)
@@ -219,6 +177,8 @@ int main(int argc, char **argv)
     c.reference = s.propagate == 1;
     c.input = s.input;
     c.parts = s.feedback ? s.part.parts : 0;
+    c.part = s.part;
+    c.outputs = s.outputs;
     c.key = s.tool.key;
     c.dir = tool_temporary_dir(&s.tool);
     /* first of all: the pipe's writer may be waiting for its reader */

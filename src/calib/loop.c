@@ -5,37 +5,52 @@
 
 #include "calib/emit.h"
 #include "calib/experts.h"
+#include "calib/outputs.h"
 #include "calib/states.h"
 
 struct loop {
     struct run *run;
     struct calib_experts experts;
+    struct outputs outputs; /* of experts, that others have computed */
 };
 
 /* ---- points at which activations are written ---- */
 
-/* Whether to write the activations of point p: a linear that reads it has no
- * codes yet, or the run ends there (calib.until).  POINT_MLP_IN also when
- * an expert has none: forge-hessian may blend its Hessian with that of
- * mlp_in. */
-static bool wanted(const struct loop *l, int64_t layer, enum point p)
+/* Whether a linear that reads point p, and is no expert's, has codes, or has none:
+ * `has`. */
+static bool reader_that(const struct loop *l, int64_t layer, enum point p,
+                        bool has)
 {
     const struct model_config *c = model_config(l->run->c->m);
-    const struct calib_stop *until = l->run->c->until;
     int64_t n = model_linear_common(c, layer);
 
-    if (until)
-        return layer == until->layer && p == until->at;
     for (int64_t i = 0; i < n; i++) {
         struct linear k;
 
         model_linear(c, layer, i, &k);
         if (k.input == point_input(p) &&
-            !quantized_has(l->run->c->codes, k.module))
+            quantized_has(l->run->c->codes, k.module) == has)
             return true;
     }
-    return p == POINT_MLP_IN && l->experts.experts &&
-           calib_experts_wanted(&l->experts);
+    return false;
+}
+
+/* Whether to write the activations of point p: a linear that reads it has no
+ * codes yet, or the run ends there (calib.until).  POINT_MLP_IN also when
+ * an expert has none, or in front of the end there, if no stop before was at it:
+ * forge-hessian may blend the expert's Hessian with that of mlp_in. */
+static bool wanted(const struct loop *l, int64_t layer, enum point p)
+{
+    const struct calib_stop *until = l->run->c->until;
+
+    if (until && layer == until->layer && until->at == POINT_OUT &&
+        p == POINT_MLP_IN)
+        return !reader_that(l, layer, p, true);
+    if (until)
+        return layer == until->layer && p == until->at;
+    return reader_that(l, layer, p, false) ||
+           (p == POINT_MLP_IN && l->experts.experts &&
+            calib_experts_wanted(&l->experts));
 }
 
 /* The first wanted point from p on; POINT_OUT: none. */
@@ -179,7 +194,8 @@ static int run_step(struct loop *l, struct step *t, bool emit, struct err *e)
                             .reference =
                                 parted(l, t) ? l->run->reference : NULL,
                             .layer = t->layer,
-                            .at = t->to };
+                            .at = t->to,
+                            .goes_on = c->until && t->to != c->until->at };
     int rc;
 
     if (changes_x(l, t->layer, t->from, t->to) &&
@@ -231,19 +247,15 @@ static int take_codes(struct loop *l, struct step *t, struct err *e)
                0;
 }
 
-/* The end of the run, calib.until: the experts' activations of this point, and the
- * states to go on from.  Behind the routing those at POINT_MLP_IN serve. */
+/* The end of the run, calib.until: the states to go on from.  Behind the routing
+ * those at POINT_MLP_IN serve, up to POINT_OUT. */
 static int stop(struct loop *l, const struct step *t, enum point at,
                 struct err *e)
 {
     const struct places here = { t->layer, at, t->reference };
-    bool keep = at <= POINT_MLP_IN || !l->experts.experts;
-    int rc = 0;
+    bool keep = at <= POINT_MLP_IN || at == POINT_OUT || !l->experts.experts;
 
-    if (at == POINT_MLP_IN || at == POINT_OUT)
-        rc = calib_experts_send(
-            &l->experts, at == POINT_MLP_IN ? EXPERTS_IN : EXPERTS_MID, e);
-    return rc >= 0 && keep ? states_write(l->run, &here, e) : rc;
+    return keep ? states_write(l->run, &here, &l->experts, e) : 0;
 }
 
 /* Take up states at a point inside the layer: batches at POINT_MLP_IN are
@@ -255,7 +267,7 @@ static int resume(struct loop *l, const struct step *t, struct err *e)
     const struct store *of[2] = { r->s, r->reference };
     const enum point at[2] = { t->to, t->reference };
 
-    if (states_read(r, &here, e) < 0)
+    if (states_read(r, &here, &l->experts, e) < 0)
         return e->code;
     for (int i = 0; i < 2; i++)
         for (int64_t k = 0;
@@ -301,9 +313,9 @@ static int run_points(struct loop *l, struct step *t, enum point to,
             break;
         if (run_step(l, t, emit, e) < 0)
             return e->code;
-        if (emit && l->run->c->until)
+        if (emit && l->run->c->until && t->to == l->run->c->until->at)
             return stop(l, t, t->to, e);
-        if (emit && take_codes(l, t, e) < 0)
+        if (emit && !l->run->c->until && take_codes(l, t, e) < 0)
             return e->code;
     }
     if (wanted(l, t->layer, POINT_OUT))
@@ -325,7 +337,13 @@ int loop_layer(struct run *r, int64_t layer, enum point to, struct err *e)
     r->at = r->reference_at = POINT_IN;
     if ((t.to || t.reference) && resume(&l, &t, e) < 0)
         return e->code;
-    rc = run_points(&l, &t, to, e);
+    if (t.to == POINT_OUT && r->c->outputs.count)
+        rc = outputs_give(&l.outputs, r, &l.experts, e);
+    else
+        rc = 0;
+    if (rc >= 0)
+        rc = run_points(&l, &t, to, e);
+    outputs_close(&l.outputs);
     model_free(r->c->m, t.bias);
     calib_experts_close(&l.experts);
     return rc;

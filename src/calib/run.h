@@ -5,6 +5,7 @@
 
 #include "calib/expert_loans.h"
 #include "calib/publisher.h"
+#include "common/cli/opt.h"
 #include "common/cli/progress.h"
 
 /* Which frames a run writes. */
@@ -15,9 +16,8 @@ enum calib_output {
     CALIB_HITMAP       /* statistics of the routers' choices alone */
 };
 
-/* A point of a layer at which a run ends; POINT_OUT: the inputs of the experts'
- * down projections; POINT_IN: all points of the layer, without waiting for
- * codes. */
+/* A point of a layer at which a run ends; POINT_OUT: behind all but the routed
+ * experts; POINT_IN: all points of the layer, without waiting for codes. */
 struct calib_stop {
     int64_t layer;
     enum point at;
@@ -39,6 +39,10 @@ struct calib {
      * after the other; parts 0, 1: batches alone. */
     const char *input;
     int64_t parts;
+    /* Files of experts' outputs (outputs.h) for states that lack them, which are of
+     * part `part`; count 0: the experts run. */
+    struct opt_list outputs;
+    struct batch_part part;
     struct stream_writer *out;
     struct feedback *feedback;      /* NULL: no feedback */
     const struct calib_stop *until; /* NULL: no such end; not with feedback */

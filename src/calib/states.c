@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "calib/emit.h"
+#include "calib/expert_states.h"
 
 /* A stream's store, and where its states are. */
 struct stream_place {
@@ -50,7 +51,8 @@ static int write_stream(const struct stream_place *x, enum role role,
 }
 
 static int write_all(const struct run *r, const struct places *p,
-                     struct stream_writer *w, struct err *e)
+                     const struct calib_experts *ex, struct stream_writer *w,
+                     struct err *e)
 {
     struct stream_place of[2];
     int n = list(r, p, of), rc = stream_inherit(w, r->c->head, e);
@@ -60,10 +62,11 @@ static int write_all(const struct run *r, const struct places *p,
     for (int i = 0; i < n && rc >= 0; i++)
         if (has_activation(&of[i].place))
             rc = write_stream(&of[i], ROLE_ACTIVATION, w, e);
-    return rc;
+    return rc < 0 || p->at != POINT_OUT ? rc : expert_states_write(ex, w, e);
 }
 
-int states_write(const struct run *r, const struct places *p, struct err *e)
+int states_write(const struct run *r, const struct places *p,
+                 const struct calib_experts *ex, struct err *e)
 {
     const struct stream_output out = { .path = r->c->hidden, .key = r->c->key };
     struct stream_writer *w;
@@ -72,7 +75,7 @@ int states_write(const struct run *r, const struct places *p, struct err *e)
         return 0;
     if (stream_create(&w, &out, e) < 0)
         return e->code;
-    if (write_all(r, p, w, e) < 0) {
+    if (write_all(r, p, ex, w, e) < 0) {
         stream_abort(w, e);
         return e->code;
     }
@@ -85,16 +88,21 @@ static int read_batch(const struct stream_place *x, const struct span *b,
     const struct emit_place *p = &x->place;
     int64_t width = point_width(model_config(x->s->m), p->layer, p->at);
     size_t row = (size_t)width * dtype_bits(model_dtype(x->s->m)) / 8;
-    char name[FRAME_NAME_MAX + 1], *to = store_act(x->s, b);
+    struct frame want = { .role = ROLE_ACTIVATION,
+                          .dtype = model_dtype(x->s->m),
+                          .ndim = 2,
+                          .dims = { 0, (uint64_t)width } };
+    char *to = store_act(x->s, b);
 
-    emit_state_name(p, name);
+    emit_state_name(p, want.name);
     for (int64_t i = b->first; i < b->first + b->n; i++) {
         const struct sequence *q = &x->s->sequence[i];
         size_t n = (size_t)q->length * row;
         const void *data;
 
-        if (batch_reader_activation(f, name, q->number, q->length, width, &data,
-                                    e) < 0)
+        want.sequence = q->number;
+        want.dims[0] = (uint64_t)q->length;
+        if (batch_reader_inside(f, &want, &data, e) < 0)
             return e->code;
         memcpy(to, data, n);
         to += n;
@@ -102,7 +110,8 @@ static int read_batch(const struct stream_place *x, const struct span *b,
     return store_put_act(x->s, b, p->layer, p->at, e);
 }
 
-int states_read(const struct run *r, const struct places *p, struct err *e)
+int states_read(const struct run *r, const struct places *p,
+                struct calib_experts *ex, struct err *e)
 {
     struct stream_place of[2];
     int n = list(r, p, of), rc = 0;
@@ -112,5 +121,7 @@ int states_read(const struct run *r, const struct places *p, struct err *e)
              has_activation(&of[i].place) && rc >= 0 && k < of[i].s->n_batches;
              k++)
             rc = read_batch(&of[i], &of[i].s->batch[k], r->c->batches, e);
-    return rc;
+    return rc < 0 || p->at != POINT_OUT ?
+               rc :
+               expert_states_read(ex, r->c->batches, e);
 }

@@ -223,6 +223,12 @@ static int append(struct store *s, const struct batch *b, struct err *e)
     return 0;
 }
 
+int store_make(struct store *s, int64_t rows, struct err *e)
+{
+    s->rows = rows;
+    return region_reserve(&s->x, (size_t)rows * x_row(s), e);
+}
+
 int store_fill(struct store *s, struct batch_reader *f, struct err *e)
 {
     struct batch *b = mem_zero(1, sizeof(*b), "batch", e);

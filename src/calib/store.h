@@ -66,6 +66,8 @@ void store_init(struct store *s, const struct model *m, const char *dir);
  * once. */
 void store_init_reference(struct store *o, struct store *s);
 void store_release(struct store *s);
+/* Make room for so many rows of x, of no sequence.  Errors of region_reserve(). */
+MUST_CHECK int store_make(struct store *s, int64_t rows, struct err *e);
 /* Append all sequences of the reader.  Errors of batch_reader_next(),
  * region_reserve(). */
 MUST_CHECK int store_fill(struct store *s, struct batch_reader *f,

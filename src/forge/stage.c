@@ -105,7 +105,7 @@ static int stage_loop(struct stage *s, struct err *e)
     bool resume = states_usable(s, hidden);
     struct command *c = stage_calib(s);
 
-    if (pipes_ledger(&s->p, s->ledger, e) < 0)
+    if (stage_ring(s, e) < 0)
         return e->code;
     stage_lend(s, c);
     command_add(c, "--feedback", "-", "--codes",
@@ -119,15 +119,8 @@ static int stage_loop(struct stage *s, struct err *e)
     c = stage_hessian(s);
     add_parts(s, c);
     stage_lend(s, c);
-    c = stage_weights(s);
-    stage_lend(s, c);
-    command_add(c, "--join", s->j.model, NULL);
-    stage_lend(s, stage_grid(s));
-    s->p.loop = true;
-    if (stage_solve_tool(s, &c, e) < 0)
+    if (stage_ring_end(s, NULL, e) < 0)
         return e->code;
-    stage_lend(s, c);
-    stage_split(s);
     pack(s, checkpoint_path(s));
     return 0;
 }

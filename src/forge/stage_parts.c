@@ -43,7 +43,7 @@ static bool published(const struct stage *s, size_t stop)
 {
     const struct stop *p = &s->stops.stop[stop];
 
-    return !*s->j.scratch ||
+    return !*s->j.scratch || stop_of_experts(p) ||
            (!(p->layer % PUBLISH_LAYERS) && (!stop || p[-1].layer != p->layer));
 }
 
@@ -61,6 +61,13 @@ static const char *states_path(struct stage *s, size_t stop)
     return stage_text(
         s, "%s/%s", published(s, stop) ? s->S : scratch_dir(s),
         stop_file_name(&s->stops.stop[stop], STOP_STATES, s->number, name));
+}
+
+/* The states of part s->number; of experts' stops others read them, too. */
+static void remove_states(struct stage *s, size_t stop)
+{
+    if (!stop_of_experts(&s->stops.stop[stop]))
+        unlink(states_path(s, stop));
 }
 
 /* E_TEMP: path is not there, or cannot be seen yet. */
@@ -94,19 +101,44 @@ static size_t states_before(struct stage *s)
     return s->stop;
 }
 
+/* The outputs of the experts of that stop, if all shares have left them: there may have
+ * been more or fewer shares than now.  Without them the experts run with their codes. */
+static void add_outputs(struct stage *s, struct command *c, size_t stop)
+{
+    struct stop p = s->stops.stop[stop];
+    char name[STOP_FILE];
+    int64_t k = 0;
+
+    for (p.shares = 1; p.shares <= s->j.parts && !k; p.shares += !k)
+        for (; k < p.shares; k++)
+            if (access(stage_text(s, "%s/%s", s->S,
+                                  stop_file_name(&p, STOP_OUTPUTS, k, name)),
+                       R_OK)) {
+                k = 0;
+                break;
+            }
+    for (int64_t i = 0; i < k; i++)
+        command_add(c, "--outputs",
+                    stage_text(s, "%s/%s", s->S,
+                               stop_file_name(&p, STOP_OUTPUTS, i, name)),
+                    NULL);
+}
+
 /* Where the run begins: behind the states of an earlier stop, or with the
  * tokens. */
 static const char *add_input(struct stage *s, struct command *c)
 {
     size_t from = states_before(s);
 
+    command_add(c, "--part", number_word(s->counts[1], s->number), "--parts",
+                number_word(s->counts[2], s->j.parts), NULL);
     if (from < s->stop) {
+        if (stop_of_experts(&s->stops.stop[from]))
+            add_outputs(s, c, from);
         command_add(c, "--expect-key", s->j.skey, NULL);
         return s->states = states_path(s, from);
     }
-    command_add(c, "--expect-key", s->j.tkey, "--part",
-                number_word(s->counts[1], s->number), "--parts",
-                number_word(s->counts[2], s->j.parts), NULL);
+    command_add(c, "--expect-key", s->j.tkey, NULL);
     return stage_path(s->path[1], s->T, "tokens.fts");
 }
 
@@ -146,7 +178,7 @@ int stage_moments(struct stage *s, struct err *e)
                 "--key", s->j.skey, NULL);
     if (s->j.propagate != PROPAGATE_ORIGINAL)
         command_add(c, "--propagate", s->propagate, NULL);
-    if (!last)
+    if (!last || stop_of_experts(here))
         command_add(c, "--hidden", states_path(s, s->stop), NULL);
     input = add_input(s, c);
     if ((s->j.propagate != PROPAGATE_ORIGINAL && add_codes(s, c, e) < 0) ||
@@ -181,21 +213,80 @@ void stage_moments_tidy(struct stage *s)
         from = keep = s->stop;
     for (size_t i = 0; i < from; i++)
         if (i != keep)
-            unlink(states_path(s, i));
+            remove_states(s, i);
     if (last && *s->j.scratch)
         rmdir(scratch_dir(s));
 }
 
 /* ---- shares, layers ---- */
 
+/* Wait for a file of the parts, of each. */
+static int want_parts(struct stage *s, size_t stop, enum stop_file which,
+                      struct err *e)
+{
+    for (int64_t i = 0; i < s->j.parts; i++) {
+        char name[STOP_FILE];
+
+        if (want(stage_text(
+                     s, "%s/%s", s->S,
+                     stop_file_name(&s->stops.stop[stop], which, i, name)),
+                 e) < 0)
+            return e->code;
+    }
+    return 0;
+}
+
+/* A share of the experts: the loop for these alone.  Their Hessians are blended with
+ * that of mlp_in, which is with the moments of that stop, or of this one. */
+static int solve_experts(struct stage *s, struct err *e)
+{
+    const struct stop *here = &s->stops.stop[s->stop];
+    size_t mlp_in = stops_find(&s->stops, here->layer, "mlp_in");
+    size_t prior = mlp_in < s->stops.n ? mlp_in : s->stop;
+    struct command *c = stage_calib(s);
+    char name[STOP_FILE];
+
+    if (stage_ring(s, e) < 0 || want_parts(s, prior, STOP_MOMENTS, e) < 0 ||
+        want_parts(s, s->stop, STOP_STATES, e) < 0)
+        return e->code;
+    stage_lend(s, c);
+    command_add(c, "--feedback", "-", "--propagate", s->propagate, "--share",
+                number_word(s->counts[1], s->number), "--shares",
+                number_word(s->counts[2], here->shares), "--expect-key",
+                s->j.skey, "--key", s->j.skey, NULL);
+    if (here->layer + 1 < s->j.layers)
+        command_add(
+            c, "--outputs",
+            stage_text(s, "%s/%s", s->S,
+                       stop_file_name(here, STOP_OUTPUTS, s->number, name)),
+            NULL);
+    command_add(c, s->j.model, NULL);
+    for (int64_t i = 0; i < s->j.parts; i++)
+        command_add(c,
+                    stage_text(s, "%s/%s", s->S,
+                               stop_file_name(here, STOP_STATES, i, name)),
+                    NULL);
+    c = stage_hessian(s);
+    command_add(c, "--parts", number_word(s->counts[3], s->j.parts), NULL);
+    for (int64_t i = 0; s->j.blend && i < s->j.parts; i++)
+        command_add(c, "--blend-with", moments_path(s, prior, i), NULL);
+    stage_lend(s, c);
+    stop_file_name(here, STOP_CODES, s->number, name);
+    return stage_ring_end(
+        s, stage_text(s, "%s/codes-%%%s", s->S, strchr(name + 6, '-')), e);
+}
+
 int stage_share(struct stage *s, struct err *e)
 {
     const struct stop *here = &s->stops.stop[s->stop];
-    struct command *c = stage_hessian(s);
+    struct command *c;
     const char *rows;
     char *list;
     bool lost;
 
+    if (stop_of_experts(here))
+        return solve_experts(s, e);
+    c = stage_hessian(s);
     command_add(c, "--expect-key", s->j.skey, NULL);
     if (here->shares > 1) {
         if (stop_rows(here, &s->j, s->number, &list, e) < 0)
@@ -295,34 +386,56 @@ static void report_rows(struct stage *s)
 }
 
 /* Of other numbers of shares, too: an earlier command may have run elsewhere. */
-static void remove_moments_and_shares(struct stage *s, size_t stop)
+static void remove_shares(struct stage *s, const char *what, size_t stop)
 {
     const struct stop *p = &s->stops.stop[stop];
     glob_t found;
 
-    if (!glob(stage_text(s, "%s/codes-%" PRId64 "-%s.share-*.fts", s->S,
-                         p->layer, p->point),
-              0, NULL, &found)) {
-        for (size_t i = 0; i < found.gl_pathc; i++)
-            unlink(found.gl_pathv[i]);
-        globfree(&found);
-    }
+    if (glob(stage_text(s, "%s/%s-%" PRId64 "-%s.share-*.fts", s->S, what,
+                        p->layer, p->point),
+             0, NULL, &found))
+        return;
+    for (size_t i = 0; i < found.gl_pathc; i++)
+        unlink(found.gl_pathv[i]);
+    globfree(&found);
+}
+
+static void remove_moments_and_shares(struct stage *s, size_t stop)
+{
+    remove_shares(s, "codes", stop);
     for (int64_t k = 0; k < s->j.parts; k++)
         unlink(moments_path(s, stop, k));
 }
 
+/* What parts and shares of an experts' stop have left for the next stop's parts. */
+static void remove_experts(struct stage *s, size_t stop)
+{
+    if (!stop_of_experts(&s->stops.stop[stop]))
+        return;
+    remove_shares(s, "outputs", stop);
+    for (s->number = 0; s->number < s->j.parts; s->number++)
+        unlink(states_path(s, stop));
+}
+
+/* All parts are behind the layer before. */
 void stage_layer_tidy(struct stage *s)
 {
+    size_t first = first_stop(s, s->layer), i = first;
+
     report_rows(s);
-    for (size_t i = first_stop(s, s->layer);
-         i < s->stops.n && s->stops.stop[i].layer == s->layer; i++)
+    for (; i < s->stops.n && s->stops.stop[i].layer == s->layer; i++)
         remove_moments_and_shares(s, i);
+    if (i > first && first)
+        remove_experts(s, first - 1);
+    if (i > first && i == s->stops.n)
+        remove_experts(s, i - 1);
 }
 
 void stage_parts_tidy(struct stage *s)
 {
     for (size_t i = 0; i < s->stops.n; i++) {
         remove_moments_and_shares(s, i);
+        remove_experts(s, i);
         for (s->number = 0; s->number < s->j.parts; s->number++)
             unlink(states_path(s, i));
     }

@@ -147,12 +147,42 @@ int stage_solve_tool(struct stage *s, struct command **c, struct err *e)
     return 0;
 }
 
-void stage_split(struct stage *s)
+int stage_ring(struct stage *s, struct err *e)
+{
+    s->p.loop = true;
+    return pipes_ledger(&s->p, s->ledger, e);
+}
+
+static void split(struct stage *s, const char *report, const char *codes)
 {
     struct command *c = stage_tool(s, "forge-split");
 
     stage_lend(s, c);
-    command_add(c, "--key", s->j.skey, "--report",
-                stage_path(s->path[1], s->S, "report-%.jsonl"),
-                stage_path(s->path[2], s->S, "codes-%.fts"), NULL);
+    command_add(c, "--key", s->j.skey, NULL);
+    if (report)
+        command_add(c, "--report", report, NULL);
+    command_add(c, codes, NULL);
+}
+
+void stage_split(struct stage *s)
+{
+    split(s, stage_path(s->path[1], s->S, "report-%.jsonl"),
+          stage_path(s->path[2], s->S, "codes-%.fts"));
+}
+
+int stage_ring_end(struct stage *s, const char *codes, struct err *e)
+{
+    struct command *c = stage_weights(s);
+
+    stage_lend(s, c);
+    command_add(c, "--join", s->j.model, NULL);
+    stage_lend(s, stage_grid(s));
+    if (stage_solve_tool(s, &c, e) < 0)
+        return e->code;
+    stage_lend(s, c);
+    if (codes)
+        split(s, NULL, codes);
+    else
+        stage_split(s);
+    return 0;
 }

@@ -47,6 +47,8 @@ struct command *stage_calib(struct stage *s);
 void stage_lend(struct stage *s, struct command *c);
 /* forge-weights, which is told the linears that are quantized. */
 struct command *stage_weights(struct stage *s);
+/* Lend what tools in a ring can: before the first of them.  E_TEMP. */
+MUST_CHECK int stage_ring(struct stage *s, struct err *e);
 /* forge-hessian, which blends experts' Hessians. */
 struct command *stage_hessian(struct stage *s);
 struct command *stage_grid(struct stage *s);
@@ -57,5 +59,9 @@ MUST_CHECK int stage_solve_tool(struct stage *s, struct command **c,
 /* Add forge-split, which publishes each layer's report and codes when the layer
  * is complete. */
 void stage_split(struct stage *s);
+/* Add forge-weights --join, forge-grid, forge-solve and a forge-split that publishes
+ * codes alone, in files called so, or NULL: stage_split(); the ring's end.  E_TEMP. */
+MUST_CHECK int stage_ring_end(struct stage *s, const char *codes,
+                              struct err *e);
 
 #endif

@@ -20,7 +20,12 @@ struct inputs {
 
 enum input_class stop_of(enum input_class in)
 {
-    return in == IN_EXPERT ? IN_MLP : in;
+    return in == IN_EXPERT ? IN_EXPERT_MID : in;
+}
+
+bool stop_of_experts(const struct stop *s)
+{
+    return !strcmp(s->point, stop_point(IN_EXPERT_MID));
 }
 
 const char *stop_point(enum input_class in)
@@ -62,7 +67,8 @@ static void add_expert(struct inputs *x, struct stop *s, const struct linear *l,
     if (l->part == PART_UP)
         return;
     s->experts++;
-    s->rows += (uint64_t)(tokens * share * 2 * (double)(cols + cross));
+    if (x->j->propagate == PROPAGATE_ORIGINAL) /* else add_expert_states() */
+        s->rows += (uint64_t)(tokens * share * 2 * (double)(cols + cross));
     s->whole += moment_bytes(cols, cross);
     s->share_sums += share * moment_flops(cols, cross);
     s->solve += solve_cost_input(cost, (double)cols);
@@ -120,6 +126,27 @@ static int append(struct stops *to, const struct stop *s, struct err *e)
         return e->code;
     to->stop[to->n++] = *s;
     return 0;
+}
+
+/* What parts publish for the experts' shares: of each token, in both streams, the
+ * residual stream, the experts' input and the router's choice; what these publish for
+ * parts: the output of each choice; and the Hessian that experts' are blended with, where
+ * no other stop has it. */
+static void add_expert_states(struct inputs *x, bool last)
+{
+    double tokens = (double)x->j->sequences * (double)x->j->seqlen;
+    double streams = x->j->propagate == PROPAGATE_BOTH ? 2 : 1;
+    double width = (double)x->c->hidden_size, k = (double)x->c->moe.top_k;
+    struct stop *s = &x->at[IN_EXPERT_MID];
+
+    if (!s->experts)
+        return;
+    s->rows = (uint64_t)(tokens * streams * (2 * 2 * width + 12 * k));
+    s->outputs = last ? 0 : (uint64_t)(tokens * streams * 2 * k * width);
+    if (!x->at[IN_MLP].modules) {
+        s->moments = moment_bytes((uint64_t)width, 0);
+        s->sums = moment_flops((uint64_t)width, 0);
+    }
 }
 
 /* One stop for all points of the layer. */
@@ -205,6 +232,8 @@ static int add_layer(struct stops *to, const struct job *j,
     }
     if (all)
         unite(&x);
+    else
+        add_expert_states(&x, layer + 1 == c->n_layers);
     for (size_t i = 0; i < ARRAY_LEN(order); i++) {
         struct stop *s = &x.at[order[i]];
 
@@ -240,14 +269,16 @@ int stops_list(struct stops *s, const struct job *j, struct err *e)
 const char *stop_file_name(const struct stop *s, enum stop_file which,
                            int64_t number, char to[STOP_FILE])
 {
-    static const char *const begin[] = { "moments", "states", "codes" };
+    static const char *const begin[] = { "moments", "states", "codes",
+                                         "outputs" };
+    bool share = which == STOP_CODES || which == STOP_OUTPUTS;
     char of[24] = "";
 
-    if (which == STOP_CODES)
+    if (share)
         snprintf(of, sizeof(of), "-of-%" PRId64, s->shares);
     snprintf(to, STOP_FILE, "%s-%" PRId64 "-%s.%s-%" PRId64 "%s.fts",
-             begin[which], s->layer, s->point,
-             which == STOP_CODES ? "share" : "part", number, of);
+             begin[which], s->layer, s->point, share ? "share" : "part", number,
+             of);
     return to;
 }
 
@@ -268,7 +299,7 @@ uint64_t stops_layer_bytes(const struct stops *s, int64_t parts,
 
         if (i && p->layer != p[-1].layer)
             sum = all = 0;
-        sum += p->moments * (uint64_t)parts + p->rows + p->codes;
+        sum += p->moments * (uint64_t)parts + p->rows + p->outputs + p->codes;
         all += p->whole + p->codes;
         if (sum > most) {
             most = sum;

@@ -17,7 +17,9 @@ struct stop {
     int64_t spread; /* in the first of how many the rows of linears that are no
                        * experts' are: stop_rows() */
     uint64_t moments; /* bytes of moments of a part of the tokens */
-    uint64_t rows;    /* bytes of experts' rows, of all tokens */
+    uint64_t rows; /* bytes of states or rows that experts' shares read, of all
+                       * tokens */
+    uint64_t outputs; /* bytes of experts' outputs, of all tokens */
     uint64_t codes;   /* bytes of its modules' codes */
     uint64_t
         whole; /* bytes of the moments of each of its inputs, also experts' */
@@ -43,17 +45,19 @@ struct stops {
 };
 
 /* to = the name of a file of a stop, as pipeline.mk has it: moments and states of part
- * `number`, codes of that share. */
-enum stop_file { STOP_MOMENTS, STOP_STATES, STOP_CODES };
+ * `number`, codes and experts' outputs of that share. */
+enum stop_file { STOP_MOMENTS, STOP_STATES, STOP_CODES, STOP_OUTPUTS };
 const char *stop_file_name(const struct stop *s, enum stop_file which,
                            int64_t number, char to[STOP_FILE]);
 
 /* Whether all rows of a linear are solved together: those that have an F
  * (gptq/solve/fisher_descent.h), and on a GPU, whose sums depend on their number. */
 bool stop_keeps_whole(const struct job *j, const struct linear *l);
-/* The input class that a stop's linears read, where l is one of them: its own, and
- * mlp_in of experts' gate and up. */
+/* The input class whose stop it is where linears that read `in` are solved: its own, and
+ * of an expert's gate and up that of its down. */
 enum input_class stop_of(enum input_class in);
+/* Whether a share of this stop solves whole experts, from states that parts publish. */
+bool stop_of_experts(const struct stop *s);
 /* A stop's point: a name of forge-calib --until. */
 const char *stop_point(enum input_class in);
 

@@ -17,6 +17,7 @@ struct settings {
     const char *loans;
     int64_t block, max_tokens, skip, blend, parts, share, shares;
     const char *rows;
+    struct opt_list prior;
     int partial;
 };
 
@@ -40,6 +41,9 @@ static int parse(struct settings *s, int argc, char **argv)
           "experts: blend their Hessians with the layer's, as K tokens for "
           "each input [0]",
           &s->blend, 0, 1000000, false },
+        { OPT_LIST, 0, "blend-with", "FILE",
+          "... which is merged from the moments in FILE; may be repeated",
+          &s->prior, 0, 0, true },
         { OPT_FLAG, 0, "partial", NULL,
           "part of the tokens, to be merged: leave experts' activations as "
           "they are",
@@ -105,7 +109,10 @@ static int open_all(struct hessian_inputs *r, const struct settings *s,
     if ((rc = ledger_open(&r->ledger, s->loans, e)) < 0 ||
         (rc = device_open(&s->device, &hessian_plugin, e)) < 0 ||
         (rc = ledger_reads(r->ledger, LEDGER_ACTIVATIONS, e)) < 0 ||
-        (rc = hessian_inputs_open(r, path, n, s->tool.expect_key, e)) < 0)
+        (rc = hessian_inputs_open(r, path, n, s->tool.expect_key, e)) < 0 ||
+        (s->prior.count &&
+         (rc = hessian_inputs_prior(r, (char **)s->prior.item, s->prior.count,
+                                    s->tool.expect_key, e)) < 0))
         return rc;
     return stream_create(&r->out, &out, e);
 }

@@ -216,6 +216,8 @@ static int take_rows(const struct hessian_set *c, struct entry *t,
 {
     char *all = t->modules;
 
+    if (c->params.prior)
+        return 0;
     if (!c->params.rows || !all || tensor_name_is_expert(t->name))
         return 1;
     if (rows_of_modules(c->params.rows, all, &t->modules, e) < 0)

@@ -71,6 +71,8 @@ static int next(struct hessian_inputs *r, int i, struct frame *f, bool *given,
     if (rc <= 0 || r->state[i] != INPUT_FRESH)
         return rc;
     r->state[i] = INPUT_READING;
+    if (r->params.prior)
+        return rc;
     return stream_inherit(r->out, input_batch_head(r->batch[i]), e) < 0 ?
                e->code :
                rc;
@@ -220,7 +222,7 @@ int hessian_inputs_run(struct hessian_inputs *r, struct err *e)
     int rc = 0;
 
     for (int i = 0; i < r->n_in && rc >= 0; i++) {
-        if (r->params.shares)
+        if (r->params.shares || r->params.prior)
             stream_leave_out(r->in[i], unwanted, r->all);
         r->leaves[i] = (struct leaves){ r->in[i], r->all };
         if (r->n_in > 1)
@@ -240,5 +242,20 @@ int hessian_inputs_run(struct hessian_inputs *r, struct err *e)
         }
     }
     rc = hessian_set_emit(r->all, NULL, r->out, e);
-    return rc < 0 ? rc : write_hits(r, e);
+    return rc < 0 || r->params.prior ? rc : write_hits(r, e);
+}
+
+int hessian_inputs_prior(struct hessian_inputs *r, char **path, int n,
+                         const char *key, struct err *e)
+{
+    struct hessian_inputs p = { .params = { .blend = r->params.blend,
+                                            .prior = true } };
+    int rc = hessian_inputs_open(&p, path, n, key, e);
+
+    if (rc >= 0)
+        rc = hessian_inputs_run(&p, e);
+    if (rc >= 0)
+        hessian_set_take_prior(r->all, p.all);
+    hessian_inputs_close(&p);
+    return rc < 0 ? rc : 0;
 }

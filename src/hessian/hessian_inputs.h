@@ -43,6 +43,10 @@ struct hessian_inputs {
  * hessian_set_open(). */
 MUST_CHECK int hessian_inputs_open(struct hessian_inputs *r, char **path, int n,
                                    const char *key, struct err *e);
+/* Merge, from n files of moments, what experts' Hessians of r's inputs are blended
+ * with.  Behind hessian_inputs_open(); errors of hessian_inputs_run(). */
+MUST_CHECK int hessian_inputs_prior(struct hessian_inputs *r, char **path,
+                                    int n, const char *key, struct err *e);
 /* Read all, and write to r->out.  Errors of hessian_set.h. */
 MUST_CHECK int hessian_inputs_run(struct hessian_inputs *r, struct err *e);
 void hessian_inputs_close(struct hessian_inputs *r);

@@ -532,6 +532,14 @@ int hessian_set_later(struct hessian_set *c, const struct frame *f,
     return m ? merging_leave(m, r, at, f->len, f->samples, e) : 0;
 }
 
+void hessian_set_take_prior(struct hessian_set *c, struct hessian_set *from)
+{
+    struct blend *b = &from->blend;
+
+    c->blend = *b;
+    *b = (struct blend){ .k = b->k };
+}
+
 bool hessian_set_complete(struct hessian_set *c, const char *name, int input)
 {
     struct entry *t = find(c, name);
@@ -548,6 +556,8 @@ bool hessian_set_wants(const struct hessian_set *c, const char *name)
 {
     struct tensor_name at;
 
+    if (c->params.prior)
+        return blend_keeps(&c->blend, name);
     tensor_name_parse(&at, name);
     return !c->params.shares || at.expert < 0 ||
            at.expert % c->params.shares == c->params.share;

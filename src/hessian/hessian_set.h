@@ -56,9 +56,11 @@ MUST_CHECK int hessian_set_later(struct hessian_set *c, const struct frame *f,
 /* Input stream number `input` has given all it has of this name: whether now all
  * n_inputs have. */
 bool hessian_set_complete(struct hessian_set *c, const char *name, int input);
-/* Whether params.share needs any of the frames of this input: those of expert e
- * go to share e mod shares, whole. */
+/* Whether params.share, or params.prior, needs any of the frames of this input: those of
+ * expert e go to share e mod shares, whole. */
 bool hessian_set_wants(const struct hessian_set *c, const char *name);
+/* Take what `from`, with params.prior and the same params.blend, has kept. */
+void hessian_set_take_prior(struct hessian_set *c, struct hessian_set *from);
 /* Write the Hessian called name, and its cross moments; name NULL: all that
  * have not been written, in the order in which their names came.  Without
  * tokens it is the identity with samples 0.  Returns the number written, or

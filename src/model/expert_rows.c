@@ -235,10 +235,13 @@ int pass_add_norms(struct pass *x, struct err *e)
         free(squares);
         return e->code;
     }
-    for (int64_t i = 0; i < x->n_experts; i++)
+    for (int64_t t = 0; t < x->turns; t++) {
+        int64_t i = pass_expert(x, t);
+
         for (int64_t k = x->first[i]; k < x->first[i + 1]; k++)
             x->p->stats[i * EXPERT_STATS + EXPERT_NORMS] +=
                 (double)r->weights[x->slot[k]] * sqrt(squares[k]);
+    }
     free(squares);
     return 0;
 }

@@ -14,6 +14,7 @@ struct pass {
     const struct experts_pass *p;
     struct model *m;
     int64_t n_experts, h, width;
+    int64_t turns;  /* experts that run: see pass_expert() */
     int64_t *first; /* [n_experts + 1] index of each expert's first entry in
                      * slot[] */
     int64_t *slot;  /* [n * top_k] indices of the routing's choices, sorted
@@ -46,6 +47,13 @@ struct part {
 /* Set x->first and x->slot: a counting sort of the routing's choices by
  * expert. */
 MUST_CHECK int pass_sort_tokens(struct pass *x, struct err *e);
+/* The expert whose turn it is. */
+static inline int64_t pass_expert(const struct pass *x, int64_t turn)
+{
+    const struct expert_share *of = &x->p->of;
+
+    return of->shares ? of->share + turn * of->shares : turn;
+}
 /* Number of tokens of an expert; the largest of all experts. */
 int64_t pass_tokens_of(const struct pass *x, int64_t expert);
 int64_t pass_most_tokens(const struct pass *x);

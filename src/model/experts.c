@@ -1,56 +1,7 @@
 /* experts.c - see moe.h: one pass over the experts of a layer. */
 #include <stdlib.h>
 
-#include "common/math/threads.h"
-#include "model/expert_rows.h"
-
-enum { GATE, UP, DOWN, THREE };
-
-/* An expert's linears; one that is not loaded has w NULL. */
-struct expert {
-    struct loaded of[THREE];
-};
-
-/* ---- weights ---- */
-
-static int read_expert(struct pass *x, const struct quantized *codes,
-                       int64_t expert, int from, int to, struct expert *w,
-                       struct err *e)
-{
-    const struct model_config *c = &x->m->config;
-    int64_t common = model_linear_common(c, x->p->layer);
-
-    for (int i = from; i < to; i++) {
-        model_linear(c, x->p->layer, common + THREE * expert + i, &w->of[i].of);
-        if (model_read_linear(x->m, codes, &w->of[i], e) < 0)
-            return e->code;
-    }
-    return 0;
-}
-
-static int place_expert(struct pass *x, int from, int to, struct expert *w,
-                        struct err *e)
-{
-    for (int i = from; i < to; i++)
-        if (loaded_place(x->m, &w->of[i], e) < 0)
-            return e->code;
-    return 0;
-}
-
-static int load_expert(struct pass *x, const struct quantized *codes,
-                       int64_t expert, int from, int to, struct expert *w,
-                       struct err *e)
-{
-    return read_expert(x, codes, expert, from, to, w, e) < 0 ?
-               e->code :
-               place_expert(x, from, to, w, e);
-}
-
-static void release_expert(struct expert *w)
-{
-    for (int i = 0; i < THREE; i++)
-        loaded_release(&w->of[i]);
-}
+#include "model/expert_weights.h"
 
 /* ---- a part of an expert's rows ---- */
 
@@ -84,6 +35,26 @@ static bool next_part(struct pass *x, int64_t expert, int64_t i, struct part *j,
     return true;
 }
 
+/* Add the outputs of the part, which is in x->out. */
+static int end_part(struct part *j, int64_t expert, int64_t turn, bool last,
+                    struct err *e)
+{
+    struct pass *x = j->x;
+    const struct expert_outputs *o = x->p->outputs;
+    const struct expert_rows r = { .expert = expert,
+                                   .n = j->n,
+                                   .turn = turn,
+                                   .all = pass_tokens_of(x, expert),
+                                   .rows = x->out.p,
+                                   .slot = x->slot + j->first,
+                                   .device_slot = x->device_slot + j->first,
+                                   .last = last };
+
+    if (part_scatter(j, e) < 0)
+        return e->code;
+    return o && o->put ? o->put(o->arg, &r, e) : 0;
+}
+
 static void finish_expert(struct pass *x, int64_t expert)
 {
     double *to = x->p->stats;
@@ -94,113 +65,12 @@ static void finish_expert(struct pass *x, int64_t expert)
         x->p->done(x->p->done_arg, expert);
 }
 
-/* ---- experts that are read ahead ---- */
-
-/* So many experts are in memory: one runs, the others are read, each by a thread, since
- * one cannot keep up with all those that multiply. */
-enum { READERS = 4, THREADS_OF_A_READER = 2 };
-
-struct reader {
-    struct pass *x;
-    const struct quantized *codes;
-    int64_t expert;             /* from n_experts on: nothing is read */
-    int end;                    /* of the linears with codes, from GATE on */
-    struct expert w, reference; /* reference: the checkpoint's, if wanted */
-    bool both;
-    int rc;
-    struct err err;
-    struct threads_task task;
-};
-
-struct readers {
-    struct reader r[READERS];
-    int n;
-};
-
-/* Background task.  Only the calling thread may use the device, so on a device
- * the linears are only read here. */
-static void read_ahead(void *arg)
-{
-    struct reader *r = arg;
-    struct pass *x = r->x;
-    int (*load)(struct pass *, const struct quantized *, int64_t, int, int,
-                struct expert *, struct err *) =
-        x->m->on ? read_expert : load_expert;
-
-    r->rc = 0;
-    if (r->expert >= x->n_experts || !pass_tokens_of(x, r->expert))
-        return;
-    r->rc = load(x, r->codes, r->expert, GATE, r->end, &r->w, &r->err);
-    if (r->rc >= 0 && r->both)
-        r->rc = load(x, NULL, r->expert, GATE, THREE, &r->reference, &r->err);
-}
-
-static void reader_start(struct reader *r, int64_t expert)
-{
-    r->expert = expert;
-    threads_start(&r->task, read_ahead, r);
-}
-
-/* Read experts 0, 1, ...: their linears up to `end` with codes, and, both, the
- * checkpoint's. */
-static void readers_start(struct readers *s, struct pass *x,
-                          const struct quantized *codes, int end, bool both)
-{
-    int n = threads_count() / THREADS_OF_A_READER;
-
-    *s = (struct readers){ .n = x->m->on || n < 2 ? 2 :
-                                n > READERS       ? READERS :
-                                                    n };
-    for (int i = 0; i < s->n; i++) {
-        s->r[i] =
-            (struct reader){ .x = x, .codes = codes, .end = end, .both = both };
-        reader_start(&s->r[i], i);
-    }
-}
-
-/* *out: the reader of this expert, the next one, which has read it.  Errors of
- * reading. */
-static int readers_next(struct readers *s, int64_t expert, struct reader **out,
-                        struct err *e)
-{
-    struct reader *r = &s->r[expert % s->n];
-    struct pass *x = r->x;
-
-    *out = r;
-    threads_join(&r->task);
-    if (r->rc < 0) {
-        *e = r->err;
-        return r->rc;
-    }
-    if (!x->m->on || !pass_tokens_of(x, expert))
-        return 0;
-    if (place_expert(x, GATE, r->end, &r->w, e) < 0)
-        return e->code;
-    return r->both ? place_expert(x, GATE, THREE, &r->reference, e) : 0;
-}
-
-/* The expert is not needed any more: read another one. */
-static void readers_go_on(struct readers *s, struct reader *r)
-{
-    release_expert(&r->w);
-    release_expert(&r->reference);
-    reader_start(r, r->expert + s->n);
-}
-
-static void readers_end(struct readers *s)
-{
-    for (int i = 0; i < s->n; i++) {
-        threads_join(&s->r[i].task);
-        release_expert(&s->r[i].w);
-        release_expert(&s->r[i].reference);
-    }
-}
-
 /* ---- without hooks ---- */
 
-static int run_expert(struct pass *x, int64_t expert, const struct expert *w,
+static int run_expert(struct pass *x, int64_t turn, const struct expert *w,
                       struct err *e)
 {
+    int64_t expert = pass_expert(x, turn);
     struct part j;
     bool last;
 
@@ -209,7 +79,7 @@ static int run_expert(struct pass *x, int64_t expert, const struct expert *w,
             multiply(x, &w->of[GATE], &w->of[UP], x->in.p, j.n, x->mid.p, e) <
                 0 ||
             multiply(x, &w->of[DOWN], NULL, x->mid.p, j.n, x->out.p, e) < 0 ||
-            part_scatter(&j, e) < 0)
+            end_part(&j, expert, turn, last, e) < 0)
             return e->code;
     }
     return 0;
@@ -221,18 +91,62 @@ static int run_plain(struct pass *x, struct err *e)
     struct reader *r;
     int rc = 0;
 
-    readers_start(&s, x, x->p->codes, THREE, false);
-    for (int64_t i = 0; i < x->n_experts && rc >= 0; i++) {
-        rc = readers_next(&s, i, &r, e);
+    readers_start(&s, x, x->p->codes);
+    for (int64_t t = 0; t < x->turns && rc >= 0; t++) {
+        int64_t i = pass_expert(x, t);
+
+        rc = readers_next(&s, t, &r, e);
         pass_count_tokens(x, i);
         if (rc >= 0 && pass_tokens_of(x, i))
-            rc = run_expert(x, i, &r->w, e);
+            rc = run_expert(x, t, &r->w, e);
         if (rc >= 0) {
             readers_go_on(&s, r);
             finish_expert(x, i);
         }
     }
     readers_end(&s);
+    return rc;
+}
+
+/* ---- outputs that others have computed ---- */
+
+static int take_outputs(struct pass *x, int64_t expert, void *host,
+                        struct err *e)
+{
+    const struct expert_outputs *o = x->p->outputs;
+    struct part j;
+    bool last;
+
+    for (int64_t i = 0; next_part(x, expert, i, &j, &last) && j.n; i++) {
+        size_t bytes = (size_t)(j.n * x->h) * x->m->size;
+
+        if (o->get(o->arg, expert, j.n, host ? host : x->out.p, e) < 0 ||
+            (host && model_put(x->m, x->out.p, host, bytes, e) < 0) ||
+            part_scatter(&j, e) < 0)
+            return e->code;
+    }
+    return 0;
+}
+
+static int run_given(struct pass *x, struct err *e)
+{
+    void *host = NULL;
+    int rc = 0;
+
+    if (x->m->on) {
+        host =
+            mem_pages((size_t)(EXPERT_PART * x->h) * x->m->size, "experts", e);
+        rc = host ? 0 : e->code;
+    }
+    for (int64_t t = 0; t < x->turns && rc >= 0; t++) {
+        int64_t i = pass_expert(x, t);
+
+        pass_count_tokens(x, i);
+        rc = take_outputs(x, i, host, e);
+        if (rc >= 0)
+            finish_expert(x, i);
+    }
+    free(host);
     return rc;
 }
 
@@ -279,10 +193,12 @@ void experts_release(struct experts_kept *k)
 
 static int run_kept(struct pass *x, struct err *e)
 {
-    for (int64_t i = 0; i < x->n_experts; i++) {
+    for (int64_t t = 0; t < x->turns; t++) {
+        int64_t i = pass_expert(x, t);
+
         pass_count_tokens(x, i);
         if (pass_tokens_of(x, i) &&
-            run_expert(x, i, &x->p->kept->expert[i], e) < 0)
+            run_expert(x, t, &x->p->kept->expert[i], e) < 0)
             return e->code;
         finish_expert(x, i);
     }
@@ -291,18 +207,20 @@ static int run_kept(struct pass *x, struct err *e)
 
 /* ---- with hooks ---- */
 
-static int send_in(struct pass *x, int64_t expert, struct err *e)
+static int send_in(struct pass *x, int64_t turn, struct err *e)
 {
     const struct expert_hooks *h = x->p->hooks;
+    int64_t expert = pass_expert(x, turn);
     struct part j;
     bool last;
     int rc;
 
-    if (expert >= x->n_experts)
+    if (turn >= x->turns)
         return 0;
     for (int64_t i = 0; next_part(x, expert, i, &j, &last); i++) {
         struct expert_rows r = { .expert = expert,
                                  .n = j.n,
+                                 .turn = turn,
                                  .all = pass_tokens_of(x, expert),
                                  .rows = x->in.p,
                                  .slot = x->slot + j.first,
@@ -320,9 +238,9 @@ static int send_in(struct pass *x, int64_t expert, struct err *e)
 }
 
 /* Of the two experts whose inputs of down are kept. */
-static void *mid_of(const struct pass *x, int64_t expert, int64_t part)
+static void *mid_of(const struct pass *x, int64_t turn, int64_t part)
 {
-    int64_t rows = expert % 2 * pass_most_tokens(x) + part * EXPERT_PART;
+    int64_t rows = turn % 2 * pass_most_tokens(x) + part * EXPERT_PART;
 
     return (char *)x->mids + (size_t)(rows * x->width) * x->m->size;
 }
@@ -348,10 +266,11 @@ static int make_gap(struct part *j, const struct expert *reference,
 
 /* Compute and pass on the inputs of down.  reference: the checkpoint's expert,
  * if the pass has a reference. */
-static int make_mid(struct pass *x, int64_t expert, const struct expert *w,
+static int make_mid(struct pass *x, int64_t turn, const struct expert *w,
                     const struct expert *reference, struct err *e)
 {
     const struct expert_hooks *h = x->p->hooks;
+    int64_t expert = pass_expert(x, turn);
     struct part j;
     bool last;
     int rc;
@@ -359,8 +278,9 @@ static int make_mid(struct pass *x, int64_t expert, const struct expert *w,
     for (int64_t i = 0; next_part(x, expert, i, &j, &last); i++) {
         struct expert_rows r = { .expert = expert,
                                  .n = j.n,
+                                 .turn = turn,
                                  .all = pass_tokens_of(x, expert),
-                                 .rows = mid_of(x, expert, i),
+                                 .rows = mid_of(x, turn, i),
                                  .slot = x->slot + j.first,
                                  .device_slot = x->device_slot + j.first,
                                  .last = last };
@@ -369,7 +289,7 @@ static int make_mid(struct pass *x, int64_t expert, const struct expert *w,
             r.reference = x->out.p;
         if (part_gather(&j, e) < 0 ||
             multiply(x, &w->of[GATE], &w->of[UP], x->in.p, j.n,
-                     mid_of(x, expert, i), e) < 0 ||
+                     mid_of(x, turn, i), e) < 0 ||
             (r.reference && make_gap(&j, reference, r.rows, e) < 0))
             return e->code;
         if ((rc = h->mid(h->arg, &r, e)) < 0)
@@ -378,16 +298,17 @@ static int make_mid(struct pass *x, int64_t expert, const struct expert *w,
     return 0;
 }
 
-static int add_out(struct pass *x, int64_t expert, const struct expert *w,
+static int add_out(struct pass *x, int64_t turn, const struct expert *w,
                    struct err *e)
 {
+    int64_t expert = pass_expert(x, turn);
     struct part j;
     bool last;
 
     for (int64_t i = 0; next_part(x, expert, i, &j, &last); i++) {
-        if (multiply(x, &w->of[DOWN], NULL, mid_of(x, expert, i), j.n, x->out.p,
+        if (multiply(x, &w->of[DOWN], NULL, mid_of(x, turn, i), j.n, x->out.p,
                      e) < 0 ||
-            part_scatter(&j, e) < 0)
+            end_part(&j, expert, turn, last, e) < 0)
             return e->code;
     }
     return 0;
@@ -415,31 +336,33 @@ static int take(struct pass *x, int64_t expert, int from, int to,
 }
 
 /* Pass on the inputs of down to the hook. */
-static int send_mid(struct pass *x, int64_t expert, const struct expert *w,
+static int send_mid(struct pass *x, int64_t turn, const struct expert *w,
                     struct err *e)
 {
+    int64_t expert = pass_expert(x, turn);
     struct expert reference = { 0 };
     int rc = 0;
 
     if (x->p->reference && pass_tokens_of(x, expert))
         rc = load_expert(x, NULL, expert, GATE, THREE, &reference, e);
     if (rc >= 0)
-        rc = make_mid(x, expert, w, &reference, e);
+        rc = make_mid(x, turn, w, &reference, e);
     release_expert(&reference);
     return rc;
 }
 
 /* Run down with its codes, and add up. */
-static int end_expert(struct pass *x, int64_t expert, struct expert *w,
+static int end_expert(struct pass *x, int64_t turn, struct expert *w,
                       struct err *e)
 {
+    int64_t expert = pass_expert(x, turn);
     int rc;
 
-    if (expert < 0)
+    if (turn < 0)
         return 0;
     pass_count_tokens(x, expert);
     if ((rc = take(x, expert, DOWN, THREE, w, e)) < 0 ||
-        (rc = add_out(x, expert, w, e)) < 0)
+        (rc = add_out(x, turn, w, e)) < 0)
         return rc;
     release_expert(w);
     finish_expert(x, expert);
@@ -448,18 +371,18 @@ static int end_expert(struct pass *x, int64_t expert, struct expert *w,
 
 /* An expert up to the input of its down; then end the one before, of which the
  * codes have had time to come. */
-static int run_hooked(struct pass *x, int64_t expert, struct expert *w,
+static int run_hooked(struct pass *x, int64_t turn, struct expert *w,
                       struct err *e)
 {
     int rc;
 
-    if ((rc = take(x, expert, GATE, DOWN, w, e)) < 0 ||
-        (rc = send_mid(x, expert, w, e)) < 0)
+    if ((rc = take(x, pass_expert(x, turn), GATE, DOWN, w, e)) < 0 ||
+        (rc = send_mid(x, turn, w, e)) < 0)
         return rc;
     release_expert(w);
-    if ((rc = send_in(x, expert + 2, e)) < 0)
+    if ((rc = send_in(x, turn + 2, e)) < 0)
         return rc;
-    return end_expert(x, expert - 1, w, e);
+    return end_expert(x, turn - 1, w, e);
 }
 
 static int reserve_mids(struct pass *x, struct err *e)
@@ -476,59 +399,19 @@ static int reserve_mids(struct pass *x, struct err *e)
     return 0;
 }
 
-/* expert_hooks.only.  All codes are there: the hook is asked once. */
-static int run_mid_only(struct pass *x, struct err *e)
-{
-    const struct expert_hooks *h = x->p->hooks;
-    const struct quantized *codes = NULL;
-    struct linear l[2];
-    struct readers s;
-    struct reader *r;
-    int rc = reserve_mids(x, e);
-
-    for (int i = 0; i < 2; i++)
-        model_linear(&x->m->config, x->p->layer,
-                     model_linear_common(&x->m->config, x->p->layer) + i,
-                     &l[i]);
-    if (rc < 0 || (rc = h->codes(h->arg, l, 2, &codes, e)) < 0)
-        return rc;
-    readers_start(&s, x, codes, DOWN, x->p->reference != NULL);
-    for (int64_t i = 0; rc >= 0 && i < x->n_experts; i++) {
-        rc = readers_next(&s, i, &r, e);
-        pass_count_tokens(x, i);
-        if (rc >= 0)
-            rc = make_mid(x, i, &r->w, &r->reference, e);
-        if (rc >= 0) {
-            readers_go_on(&s, r);
-            finish_expert(x, i);
-        }
-    }
-    readers_end(&s);
-    return rc;
-}
-
-static int run_in_only(struct pass *x, struct err *e)
-{
-    int rc = 0;
-
-    for (int64_t i = 0; rc >= 0 && i < x->n_experts; i++)
-        rc = send_in(x, i, e);
-    return rc;
-}
-
-static int run_all_hooked(struct pass *x, struct err *e)
+static int run_hooks(struct pass *x, struct err *e)
 {
     struct expert w = { 0 };
     int rc = reserve_mids(x, e);
 
     if (rc >= 0 && (rc = send_in(x, 0, e)) >= 0)
         rc = send_in(x, 1, e);
-    for (int64_t i = 0; rc >= 0 && i < x->n_experts; i++) {
-        rc = run_hooked(x, i, &w, e);
+    for (int64_t t = 0; rc >= 0 && t < x->turns; t++) {
+        rc = run_hooked(x, t, &w, e);
         release_expert(&w);
     }
     if (rc >= 0)
-        rc = end_expert(x, x->n_experts - 1, &w, e);
+        rc = end_expert(x, x->turns - 1, &w, e);
     release_expert(&w);
     return rc;
 }
@@ -537,13 +420,11 @@ static int run_all_hooked(struct pass *x, struct err *e)
 
 static int run_experts(struct pass *x, struct err *e)
 {
-    if (!x->p->hooks)
-        return x->p->kept ? run_kept(x, e) : run_plain(x, e);
-    switch (x->p->hooks->only) {
-    case EXPERTS_IN: return run_in_only(x, e);
-    case EXPERTS_MID: return run_mid_only(x, e);
-    default: return run_all_hooked(x, e);
-    }
+    if (x->p->outputs && x->p->outputs->get)
+        return run_given(x, e);
+    if (x->p->hooks)
+        return run_hooks(x, e);
+    return x->p->kept ? run_kept(x, e) : run_plain(x, e);
 }
 
 static int reserve(const struct pass *x, int64_t part, struct buffer *in,
@@ -584,6 +465,10 @@ int experts_run(const struct experts_pass *p, struct err *e)
     x->p = p;
     x->m = p->m;
     x->n_experts = model_layer_experts(c, p->layer);
+    x->turns = x->n_experts;
+    if (p->of.shares)
+        x->turns =
+            (x->n_experts - p->of.share + p->of.shares - 1) / p->of.shares;
     x->h = c->hidden_size;
     x->width = c->moe.width;
     rc = run(x, e);

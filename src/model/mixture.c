@@ -95,6 +95,8 @@ int mixture_run(struct mixture *x, const struct quantized *codes,
                               .dir = x->dir,
                               .reference = x->reference,
                               .kept = x->kept,
+                              .outputs = x->outputs,
+                              .of = x->of,
                               .stats = stats };
 
     return experts_run(&p, e);

@@ -62,6 +62,7 @@ enum {
 /* Rows of an expert's tokens, elements, device memory. */
 struct expert_rows {
     int64_t expert, n;
+    int64_t turn;     /* how many experts of the pass came before this one */
     int64_t all;      /* rows of the expert, of all parts */
     const void *rows; /* [n, width] input of the linears */
     /* [n, H], NULL unless experts_pass.reference is set.  For in(): x_ref, the
@@ -96,10 +97,21 @@ struct expert_hooks {
     int (*codes)(void *arg, const struct linear *l, int n,
                  const struct quantized **codes, struct err *e);
     void *arg;
-    /* Only a part of the pass, which adds nothing to the sums: in() of all
-     * experts; or mid() of each, behind codes() of the first expert's gate and up,
-     * which has those of all. */
-    enum { EXPERTS_ALL, EXPERTS_IN, EXPERTS_MID } only;
+};
+
+/* Outputs of experts, rows [n, H] that are not weighted yet, one expert after the
+ * other: put() gets what a pass computes, rows of device memory, before they are added
+ * to the sums; or get() gives them, so that no expert runs: to[n, H], the host's, the
+ * next n rows of this expert. */
+struct expert_outputs {
+    int (*put)(void *arg, const struct expert_rows *r, struct err *e);
+    int (*get)(void *arg, int64_t expert, int64_t n, void *to, struct err *e);
+    void *arg;
+};
+
+/* Experts share, share + shares, ... of a layer; shares 0: all. */
+struct expert_share {
+    int64_t share, shares;
 };
 
 /* The linears of all experts of a layer, in memory. */
@@ -116,12 +128,14 @@ struct experts_pass {
     const void *in; /* [n, H] elements at POINT_MLP_IN, device memory */
     float *sum;     /* [n, H] f32, device memory; += weight * output of each
                      * expert; NULL: only the statistics are wanted */
-    const struct quantized *codes;    /* used instead of the checkpoint's
+    const struct quantized *codes;        /* used instead of the checkpoint's
                                        * weights; may be NULL; not with hooks */
-    const struct experts_kept *kept;  /* NULL: experts are read one by one;
+    const struct experts_kept *kept;      /* NULL: experts are read one by one;
                                        * not with hooks */
-    const struct expert_hooks *hooks; /* NULL: none */
-    const char *dir;                  /* with hooks: for temporary files */
+    const struct expert_hooks *hooks;     /* NULL: none */
+    const struct expert_outputs *outputs; /* NULL: none */
+    struct expert_share of;               /* of others nothing is computed */
+    const char *dir;                      /* with hooks: for temporary files */
     /* With hooks: [n, H] inputs of the reference stream at POINT_MLP_IN, for
      * expert_rows.reference; NULL: none. */
     const void *reference;
@@ -170,6 +184,8 @@ struct mixture {
     /* as in struct experts_pass; set by the caller */
     const void *reference;
     const struct experts_kept *kept;
+    const struct expert_outputs *outputs;
+    struct expert_share of;
     const char *dir;
 };
 /* For at most `tokens` tokens.  sums: mixture_add() will be called; else there is

@@ -55,6 +55,7 @@ static const struct {
     { IN_SOLVE, "moments-#-*.part-#.fts" },
     { IN_SOLVE, "states-#-*.part-#.fts" },
     { IN_SOLVE, "codes-#-*.share-#-of-#.fts" },
+    { IN_SOLVE, "outputs-#-*.share-#-of-#.fts" },
     { IN_SOLVE, "stages.jsonl" },
     { IN_SOLVE, "made" },
     { IN_SOLVE, "by-layer-*.jsonl" },

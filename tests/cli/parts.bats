@@ -17,15 +17,34 @@ loop() { # MODEL PROPAGATE
     rm back
 }
 
-# POINTS of all layers of MODEL, in the order in which the loop writes them.
-points() { # MODEL
-    python3 "$PY" names loop.fts | awk '$1 == "activation" {
-        sub(/\.(drift|output|gap)$/, "", $2)
-        n = split($2, w, ".")
-        p = w[3] "." (w[5] ? "experts" : w[4])
-        if (w[5] && w[n] == "in") next
-        if (!seen[p]++) print p
-    }'
+# The points of all layers at which a run in parts stops, in the order in which the loop
+# writes them: those that linears read, but of experts the last one.
+points() {
+    python3 - "$BATS_TEST_DIRNAME/../reference" <<'PYTHON'
+import sys
+sys.path.insert(0, sys.argv[1])
+import fts
+seen = []
+for t in fts.read(open("loop.fts", "rb")):
+    if t.role != "activation" or not t.modules or t.name.endswith((".drift", ".output", ".gap")):
+        continue
+    w = t.name.split(".")
+    point = w[2] + "." + ("experts" if "experts" in w else w[3])
+    if point not in seen:
+        seen.append(point)
+print(*seen, sep="\n")
+PYTHON
+}
+
+# The experts of layer LAYER in three shares, from the states next-LAYER.experts.fts.
+shares() { # MODEL PROPAGATE LAYER
+    for k in 0 1 2; do
+        mkfifo back
+        forge-calib -q --feedback back --propagate "$2" --share $k --shares 3 --outputs "outputs-$3-$k.fts" \
+            "$1" "next-$3.experts.fts" | tee "point-$3.share-$k.fts" | forge-hessian -q | forge-weights -q --join "$1" |
+            forge-grid -q --group 16 | forge-solve -q --effort fast | forge-split -q "share-%-$k.fts" >back
+        rm back
+    done
 }
 
 # Each activation frame of the loop is in one of the files point-*.fts, with these
@@ -49,6 +68,25 @@ print(n, "frames")
 PYTHON
 }
 
+# The shares' codes are the loop's; so are the sums of their hit maps.
+same_codes() { # LAYER
+    python3 - "$BATS_TEST_DIRNAME/../reference" "$1" <<'PYTHON'
+import sys
+sys.path.insert(0, sys.argv[1])
+import fts, numpy as np
+def frames(name):
+    return [t for t in fts.read(open(name, "rb")) if t.role in ("codes", "qmeta", "hitmap")]
+def of_experts(all):
+    return {(t.role, t.name): bytes(t.payload) for t in all if ".experts." in t.name}
+layer = sys.argv[2]
+want = frames(f"codes-{layer}.fts")
+got = [t for k in range(3) for t in frames(f"share-{layer}-{k}.fts")]
+assert of_experts(got) == of_experts(want) and of_experts(want)
+hits = lambda all: sum(t.array().reshape(t.shape).astype(float) for t in all if t.role == "hitmap")
+assert np.allclose(hits(got), hits(want), rtol=1e-6), (hits(got), hits(want))
+PYTHON
+}
+
 @test "a run from point to point writes what the loop does; from the tokens, too" {
     python3 "$PY" tokens t.fts 40 9 33 64
     for kind in qwen3 llama-biases deepseek_v3 deepseek_v2-lite qwen2_moe mixtral; do
@@ -57,18 +95,24 @@ PYTHON
             python3 "$PY" make "$kind" m
             loop m $propagate
             before=t.fts
-            for point in $(points m); do
+            for point in $(points); do
+                outputs=()
+                if [[ $before == *experts.fts && $kind != mixtral ]]; then # else the experts run
+                    outputs=(--part 0 --parts 1)
+                    for k in 0 1 2; do outputs+=(--outputs "outputs-$((${point%.*} - 1))-$k.fts"); done
+                fi
                 forge-calib -q --until "$point" --propagate $propagate --codes codes-%.fts --hidden "next-$point.fts" \
-                    m "$before" >"point-$point.fts" ||
+                    "${outputs[@]}" m "$before" >"point-$point.fts" ||
                     { echo "$kind $propagate $point from $before"; return 1; }
                 [ ! -e "next-$point.fts" ] || before=next-$point.fts
+                [[ $point != *.experts ]] || { shares m $propagate "${point%.*}" && same_codes "${point%.*}"; }
             done
             same_frames
-            # behind the routing the states stay at mlp_in
-            [[ $kind != deepseek_v3 || ! -e next-1.experts.fts ]]
             rm point-*
-            for point in $(points m); do
-                forge-calib -q --until "$point" --propagate $propagate --codes codes-%.fts m t.fts >"point-$point.fts"
+            for point in $(points); do
+                forge-calib -q --until "$point" --propagate $propagate --codes codes-%.fts --hidden "next-$point.fts" m t.fts \
+                    >"point-$point.fts"
+                [[ $point != *.experts ]] || shares m $propagate "${point%.*}"
             done
             same_frames
         done
