@@ -12,16 +12,18 @@ of a node; WORK/solve-*/stages.jsonl has the seconds of each.  On 8 cores:
 
 FORGE_RETRIES: in steps, not in one pipe; FORGE_STEP_COST: a cluster's shares.
 
-Seconds of moments are fitted by a constant, operations, operations of attention, bytes
-written (moments, experts' rows, states), and bytes of weights; those of shares by a
-constant, operations, operations of factors, and bytes: by least squares of relative errors,
-each weighed by its seconds, with no coefficient below zero.  Operations and bytes are those
-of `forge-plan --parts P`, but for attention's.  Runs of several P, widths and numbers of
-tokens, and a mixture of experts, tell the coefficients apart.
+Seconds of moments are fitted by a constant, operations, operations of attention, bytes of
+files (moments, states and outputs, read and written), and bytes of weights; those of shares
+by a constant, operations, operations of factors, and bytes: by least squares of relative
+errors, each weighed by its seconds, with no coefficient below zero.  A share of experts is a
+pipe that calibrates and solves: a constant and a part of what both take by these rates,
+fitted likewise.  Operations and bytes are those of `forge-plan --parts P`, but for
+attention's.  Runs of several P, widths and numbers of tokens, and mixtures of experts, tell
+the coefficients apart.
 
-One node is one pipe, by the fit less its constants.  A pipe's tools work side by side, so it
-is faster than that: runs in one pipe (without FORGE_RETRIES) show by how much, and
-efficiency is as much lower.
+One node is one pipe, by the fit less its constants, its experts' part as in shares.  A pipe's
+tools work side by side, so it is faster than that: runs in one pipe (without FORGE_RETRIES)
+show by how much, and efficiency is as much lower.
 
 TARGET: a model directory (config.json is enough), quantized with the defaults; its steps are
 scaled from the fit.  In the environment:
@@ -31,8 +33,10 @@ scaled from the fit.  In the environment:
     WHOLE=1            linears are whole on cores, too
     STOPS=N            seconds of the stops of layer N, with as many parts as the most nodes
 
-A GPU's steps: GPU_START seconds, operations at GPU_TFLOPS, and bytes at the host's rates,
-the loading of weights among them, which GPU_TFLOPS of one pipe has in it; linears are whole.
+A GPU's steps, of GPU_SEQUENCES x GPU_SEQLEN tokens: GPU_START seconds, operations of the
+solver at GPU_TFLOPS and others at GPU_FORWARD, and bytes of files and of weights at the
+host's rates; linears are whole.  One GPU is one pipe, which has no files, and loads weights
+while it solves.
 """
 import collections
 import functools
@@ -54,10 +58,11 @@ PLANNED = 128 * 512  # the tokens of forge-plan's bytes of rows
 GPUS = 8
 # The least seconds of a step on an H200 (a layer of Llama-7B's size in two parts), and
 # operations of DeepSeek-V3's layers of 256 experts a second there: the 37 minutes of README,
-# "What it takes".
-GPU_START, GPU_TFLOPS = 1.7, 23.7
-COLUMNS = {"moments": ["GFLOP", "GFLOP of attention", "GB written", "GB of weights"],
-           "share": ["GFLOP", "GFLOP of factors", "GB"]}
+# "What it takes", most of which solves; and of bf16 products there.
+GPU_START, GPU_TFLOPS, GPU_FORWARD = 1.7, 23.7, 650
+GPU_SEQUENCES, GPU_SEQLEN = (int(os.environ.get(n, 2048)) for n in ("GPU_SEQUENCES", "GPU_SEQLEN"))
+COLUMNS = {"moments": ["GFLOP", "GFLOP of attention", "GB of files", "GB of weights"],
+           "share": ["GFLOP", "GFLOP of factors", "GB"], "experts": ["s of its pieces"]}
 
 
 @functools.cache
@@ -85,23 +90,26 @@ def experts(stop, passes):
     return np.array([passes / 3 * stop["expert_forward"], passes / 2 * stop["expert_weights"]])
 
 
+def layer_of(all, layer):
+    return [t for t in all if t["layer"] == layer]
+
+
+def ends_in_experts(stops):
+    return bool(stops) and stops[-1]["point"] == "experts"
+
+
 def on_the_way(all, i):
     """Operations of a token and bytes of weights that a part's step runs to stop i.  It
-    begins at the last states, which in a mixture are those at mlp_in until the next layer."""
+    begins at the last states, which in a mixture are those at mlp_in until the experts'."""
     s = all[i]
-    here = [t for t in all if t["layer"] == s["layer"]]
-    before = [t for t in all if t["layer"] == s["layer"] - 1]
+    here, before = layer_of(all, s["layer"]), layer_of(all, s["layer"] - 1)
     at = here.index(s)
-    point = lambda layer, name: next((t for t in layer if t["point"] == name), None)
-    if not at:
-        if not point(before, "experts"):
-            return linears(before[-1:])
-        first = before.index(point(before, "mlp_in"))
-        return linears(before[first:]) + sum(experts(t, 2) for t in before[first:])
-    if s["point"] == "experts":  # gate and up of the model, all of the checkpoint's
-        mlp_in = point(here, "mlp_in")
-        return linears(here[here.index(mlp_in):]) + experts(mlp_in, 2) + experts(s, 1)
-    return linears(here[at - 1:at])
+    if not at:  # experts' outputs are there
+        return np.zeros(2) if ends_in_experts(before) else linears(before[-1:])
+    first = at - 1
+    if s["point"] == "experts":
+        first = next((k for k, t in enumerate(here) if t["point"] == "mlp_in"), first)
+    return linears(here[first:at])
 
 
 def attention(model):
@@ -115,38 +123,56 @@ def attention(model):
 
 
 def moments_cost(all, i, parts, hidden, pairs, tokens):
-    """Operations, those of attention, bytes written, and those of weights of a part's step."""
+    """Operations, those of attention, bytes of files, and of weights of a part's step."""
     s, (forward, weights) = all[i], on_the_way(all, i)
+    before = layer_of(all, s["layer"] - 1)
     tokens /= parts
-    states = tokens * 8 * 2 * hidden  # both streams, x and an activation, read and written
+    x = tokens * 2 * 2 * hidden  # of both streams; states are x and an activation
+    reads = writes = 2 * x
+    if s is layer_of(all, s["layer"])[0] and ends_in_experts(before):
+        reads = x + before[-1]["outputs"] * tokens / PLANNED
+    if s["point"] == "experts":
+        writes = s["rows"] * tokens / PLANNED
     return (tokens * (s["sums"] + forward), tokens * pairs * (s["point"] == "attn_out"),
-            s["moments"] + states + s["rows"] * tokens / PLANNED, weights)
+            s["moments"] + reads + writes, weights)
 
 
 def share_cost(s, parts, tokens, whole=False):
-    """Operations, those of factors, and bytes of the share that has most.  whole: linears
-    are not divided."""
-    spread, n = s["spread"], s["shares"]
+    """Operations, those of factors, and bytes of the share of linears that has most.  whole:
+    linears are not divided."""
+    spread, n, units = s["spread"], s["shares"], s["units"]
     if whole:
-        spread, n = min(s["modules"], parts), min(s["modules"] + s["experts"], parts)
-    flops = 0
-    factor = s["factor"] if s["modules"] else 0
-    if s["modules"]:
-        units = s["modules"] if whole else s["units"]
-        flops += math.ceil(units / spread) / units * s["solve_modules"]
-    if s["experts"]:
-        most = math.ceil(s["experts"] / n) / s["experts"]
-        flops += most * (s["solve"] - s["solve_modules"] - s["expert_factors"] + tokens * s["share_sums"])
-        factor += most * s["expert_factors"]
-    own = s["rows"] * tokens / PLANNED + s["weights"] / 2 + s["codes"]
-    return flops, factor, s["moments"] * parts + own / n
+        spread = n = min(s["modules"], parts)
+        units = s["modules"]
+    flops = math.ceil(units / spread) / units * s["solve_modules"]
+    return flops, s["factor"], s["moments"] * parts + (s["weights"] / 2 + s["codes"]) / n
+
+
+def experts_cost(all, i, parts, tokens):
+    """What share_cost() and moments_cost() have, of the share of experts that has most: it
+    reads the states of all tokens, runs three passes over its experts, and solves."""
+    s = all[i]
+    prior = next((t for t in layer_of(all, s["layer"]) if t["point"] == "mlp_in"), s)
+    most = math.ceil(s["experts"] / s["shares"]) / s["experts"]
+    solve = most * (s["solve"] - s["expert_factors"])
+    forward, weights = most * (experts(s, 3) + np.array([s["share_sums"], 0]))
+    files = (prior["moments"] * parts + s["rows"] * tokens / PLANNED +
+             most * (s["outputs"] * tokens / PLANNED + s["weights"] / 2 + s["codes"]))
+    return solve, most * s["expert_factors"], files, tokens * forward, 0, 0, weights
 
 
 def steps(model, parts, tokens, seqlen, whole=False):
-    """Of each stop: it, the cost of a part's step, the cost of a share's."""
+    """Of each stop: it, the cost of a part's step, the kind and the cost of a share's."""
     all, hidden, pairs = stops(model, parts), hidden_size(model), seqlen * attention(model)
-    return [(s, moments_cost(all, i, parts, hidden, pairs, tokens), share_cost(s, parts, tokens, whole))
+    return [(s, moments_cost(all, i, parts, hidden, pairs, tokens),
+             *(("experts", experts_cost(all, i, parts, tokens)) if s["point"] == "experts" else
+               ("share", share_cost(s, parts, tokens, whole))))
             for i, s in enumerate(all)]
+
+
+def pieces(rate, cost):
+    """Seconds of a share of experts, were its tools to work one after the other."""
+    return np.dot(rate["share"][1:], cost[:3]) + np.dot(rate["moments"][1:], cost[3:])
 
 
 def fit(rows):
@@ -167,57 +193,78 @@ def fit(rows):
 
 
 def measured(model, work):
-    """Rows for fit() of moments and of shares; seconds of a loop, or None."""
+    """Rows for fit() of each kind; seconds of a loop, or None."""
     lines = [json.loads(x) for p in Path(work).glob("solve-*/stages.jsonl") for x in p.read_text().splitlines()]
     job = json.loads((Path(work)/"settings.json").read_text())
     all = steps(model, job["parts"], job["sequences"] * job["seqlen"], job["seqlen"])
-    cost = {(s["layer"], s["point"]): (m, k) for s, m, k in all}
-    rows, loop = {"moments": [], "share": []}, None
-    shares = {(s["layer"], s["point"]): s["shares"] for s, _, _ in all}
+    cost = {(s["layer"], s["point"]): (m, kind, k) for s, m, kind, k in all}
+    rows, loop = {kind: [] for kind in COLUMNS}, None
+    shares = {(s["layer"], s["point"]): s["shares"] for s, *_ in all}
     ran = collections.Counter((x["layer"], x["point"]) for x in lines if x["stage"] == "share")
     for stop, n in ran.items():
         if n != shares[stop]:
             sys.exit(f"cluster.py: '{work}': {n} shares at {stop[0]}-{stop[1]}, where forge-plan has {shares[stop]}: "
                      "want a new run, with FORGE_STEP_COST=20")
     for x in lines:
-        if x["stage"] in rows:
-            rows[x["stage"]].append(cost[x["layer"], x["point"]][x["stage"] == "share"] + (x["seconds"],))
+        if x["stage"] == "moments":
+            rows["moments"].append(cost[x["layer"], x["point"]][0] + (x["seconds"],))
+        if x["stage"] == "share":
+            _, kind, k = cost[x["layer"], x["point"]]
+            rows[kind].append(k + (x["seconds"],))
         if x["stage"] == "loop":
             loop = x["seconds"]
     return rows, loop and (loop, job["sequences"] * job["seqlen"], job["seqlen"])
 
 
+def fit_all(rows):
+    """The rates of each kind, printed."""
+    rate = {}
+    for kind in COLUMNS:
+        if kind == "experts":
+            rows[kind] = [(pieces(rate, r[:-1]), r[-1]) for r in rows[kind]]
+        rate[kind], error = fit(rows[kind]) if rows[kind] else (np.array([rate["share"][0], 1]), 0)
+        a, *each = rate[kind]
+        of = [f"{(1 if kind == 'experts' else 1e9) * r:.5f} s/{what}" for r, what in zip(each, COLUMNS[kind])]
+        print(f"{kind}: {len(rows[kind])} steps measured: {a:.3f} s + {' + '.join(of)}; relative error {error:.2f}")
+    return rate
+
+
 def pipe(model, rate, tokens, seqlen):
     """Seconds of one pipe: its operations, moments and weights once."""
-    pairs = seqlen * attention(model)
+    all, pairs = stops(model, 1), seqlen * attention(model)
 
-    def cost(s):
-        _, weights = linears([s]) + experts(s, 3)
-        m = tokens * (s["forward"] + s["sums"]), tokens * pairs * (s["point"] == "attn_out"), s["moments"], weights
-        solve = s["solve"] - s["expert_factors"] + tokens * s["share_sums"]
-        k = solve, s["factor"] + s["expert_factors"], s["weights"] / 2
+    def cost(i):
+        s = all[i]
+        if s["point"] == "experts":
+            c = list(experts_cost(all, i, 1, tokens))
+            c[2] = s["weights"] / 2
+            return rate["experts"][1] * pieces(rate, c)
+        forward, weights = linears([s])
+        m = tokens * (forward + s["sums"]), tokens * pairs * (s["point"] == "attn_out"), s["moments"], weights
+        k = s["solve"], s["factor"], s["weights"] / 2
         return sum(np.dot(rate[kind][1:], x) for kind, x in (("moments", m), ("share", k)))
-    return sum(cost(s) for s in stops(model, 1))
+    return sum(cost(i) for i in range(len(all)))
 
 
-def cluster(model, parts, seconds, tokens, whole):
+def cluster(model, parts, seconds, tokens, seqlen, whole):
     """Seconds of all stops, one after the other, on as many machines as parts: of parts, of
     shares."""
-    all = steps(model, parts, tokens, SEQLEN, whole)
-    return sum(seconds("moments", *m) for _, m, _ in all), sum(seconds("share", *k) for _, _, k in all)
+    all = steps(model, parts, tokens, seqlen, whole)
+    return sum(seconds("moments", *m) for _, m, _, _ in all), sum(seconds(kind, *k) for *_, kind, k in all)
 
 
 def print_stops(target, parts, seconds, tokens):
-    for s, m, k in steps(target, parts, tokens, SEQLEN, WHOLE):
+    for s, m, kind, k in steps(target, parts, tokens, SEQLEN, WHOLE):
         if s["layer"] == int(STOPS):
             print(f"{s['layer']}-{s['point']}: of a part {seconds('moments', *m):.2f} s, "
-                  f"of a share {seconds('share', *k):.2f} s")
+                  f"of a share {seconds(kind, *k):.2f} s")
 
 
-def row(target, nodes, slots, name, seconds, one, whole):
+def row(target, nodes, slots, name, seconds, one, of, whole):
     """With the number of parts, a power of two, that takes least."""
-    runs = [(cluster(target, p, seconds, SEQUENCES * SEQLEN, whole), p)
-            for p in (2 ** i for i in range(1, 8)) if p <= min(slots, SEQUENCES)]
+    sequences, seqlen = of
+    runs = [(cluster(target, p, seconds, sequences * seqlen, seqlen, whole), p)
+            for p in (2 ** i for i in range(1, 8)) if p <= min(slots, sequences)]
     (parts, shares), p = min(runs + [((one, 0), 1)], key=lambda run: sum(run[0]))
     took = parts + shares
     return f"{nodes:5} {name:>8} {p:6} {took / 3600:8.2f} {100 * shares / took:11.0f} % {100 * one / took / slots:9.0f} %"
@@ -227,38 +274,41 @@ def main():
     if len(sys.argv) < 3:
         sys.exit(__doc__)
     target, runs = sys.argv[1], [x.split("=", 1) for x in sys.argv[2:]]
-    rows, loops = {"moments": [], "share": []}, []
+    rows, loops = {kind: [] for kind in COLUMNS}, []
     for model, work in runs:
         more, loop = measured(model, work)
         for kind in rows:
             rows[kind] += more[kind]
         if loop:
             loops.append((model, *loop))
-    rate = {}
-    for kind in rows:
-        rate[kind], error = fit(rows[kind])
-        a, *each = rate[kind]
-        of = [f"{1e9 * r:.5f} s/{what}" for r, what in zip(each, COLUMNS[kind])]
-        print(f"{kind}: {len(rows[kind])} steps measured: {a:.3f} s + {' + '.join(of)}; relative error {error:.2f}")
+    rate = fit_all(rows)
     for model, took, *of in loops:
         print(f"one pipe of {os.path.basename(model.rstrip('/'))}: {took:.1f} s measured, {pipe(model, rate, *of):.1f} by the fit")
 
     def on_cores(kind, *cost):
-        return rate[kind][0] + np.dot(rate[kind][1:], cost)
+        x = [pieces(rate, cost)] if kind == "experts" else cost
+        return rate[kind][0] + np.dot(rate[kind][1:], x)
 
     def on_gpu(kind, *cost):
-        return GPU_START + sum(cost[:2]) / (GPU_TFLOPS * 1e12) + np.dot(rate[kind][3:], cost[2:])
+        if kind == "experts":  # its pipe computes and loads at the same time
+            load = np.dot(rate["moments"][3:], cost[5:])
+            files = rate["share"][3] * cost[2]
+            return GPU_START + files + max(load, sum(cost[:2]) / (GPU_TFLOPS * 1e12) + cost[3] / (GPU_FORWARD * 1e12))
+        if kind == "share":
+            return GPU_START + sum(cost[:2]) / (GPU_TFLOPS * 1e12) + rate[kind][3] * cost[2]
+        return GPU_START + sum(cost[:2]) / (GPU_FORWARD * 1e12) + np.dot(rate[kind][3:], cost[2:])
 
-    tokens = SEQUENCES * SEQLEN
-    alone = pipe(target, rate, tokens, SEQLEN)
-    flops = sum(tokens * (s["forward"] + s["sums"] + s["share_sums"]) + s["factor"] + s["solve"] for s in stops(target, 1))
-    gpu_alone = flops / (GPU_TFLOPS * 1e12)
     if STOPS:
-        print_stops(target, max(NODES), on_cores, tokens)
+        print_stops(target, max(NODES), on_cores, SEQUENCES * SEQLEN)
+    one, gpu_tokens = pipe(target, rate, SEQUENCES * SEQLEN, SEQLEN), GPU_SEQUENCES * GPU_SEQLEN
+    all, pairs = stops(target, 1), GPU_SEQLEN * attention(target)
+    flops = sum(s["forward"] + s["sums"] + s["share_sums"] + pairs * (s["point"] == "attn_out") for s in all)
+    one_gpu = (gpu_tokens * flops / GPU_FORWARD + sum(s["solve"] + s["factor"] for s in all) / GPU_TFLOPS) / 1e12
     print(f"\n{'nodes':>5} {'of':>8} {'parts':>6} {'hours':>8} {'of it shares':>13} {'efficiency':>11}")
-    for name, units, seconds, one in (("8 cores", 1, on_cores, alone), ("8 GPUs", GPUS, on_gpu, gpu_alone)):
+    for name, units, seconds, alone, of in (("8 cores", 1, on_cores, one, (SEQUENCES, SEQLEN)),
+                                            ("8 GPUs", GPUS, on_gpu, one_gpu, (GPU_SEQUENCES, GPU_SEQLEN))):
         for nodes in NODES:
-            print(row(target, nodes, nodes * units, name, seconds, one, WHOLE or units > 1))
+            print(row(target, nodes, nodes * units, name, seconds, alone, of, WHOLE or units > 1))
 
 
 if __name__ == "__main__":

@@ -93,6 +93,7 @@ static int count_layer_bytes(struct request *r, struct err *e)
     if (stops_list(&s, &r->j, e) < 0)
         return e->code;
     r->layer_bytes = (double)stops_layer_bytes(&s, r->j.parts, &whole);
+    r->layer_kept = (double)stops_kept_bytes(&s);
     stops_layer_steps(&s, r->j.parts, r->layer_steps);
     r->layer_whole = (double)whole;
     stops_release(&s);

@@ -84,6 +84,7 @@ static int print_stop(const struct stop *s, struct err *e)
         { "expert_weights", (double)s->expert_weights },
         { "moments", (double)s->moments },
         { "rows", (double)s->rows },
+        { "outputs", (double)s->outputs },
         { "codes", (double)s->codes },
         { "whole", (double)s->whole },
     };

@@ -112,9 +112,11 @@ static void plan_bytes(const struct request *r, struct room *room)
         room->work += hidden_files(r, tokens);
     else
         room->resume = hidden_files(r, tokens);
-    /* moments of a layer, and states at a point, those before and the next */
+    /* moments of a layer, experts' outputs of the one before, and states at a point, those
+     * before and the next */
     if (j->parts > 1 && !make_in_pipe(&r->j))
-        room->work += r->layer_bytes + (*j->scratch ? 0 : parts_states(r));
+        room->work += r->layer_bytes + r->layer_kept +
+                      (*j->scratch ? 0 : parts_states(r));
     room->out = bytes_out(r) * 2;
     if (j->layout ==
         JOB_GGUF) { /* made of a checkpoint in the work directory */
@@ -295,7 +297,8 @@ static void print_parts(const struct request *r)
         return;
     }
     printf("; a layer writes up to %s into the work directory: moments of each "
-           "part, rows of experts, codes (its codes and the moments of every "
+           "part, experts' inputs and outputs, codes (its codes and the "
+           "moments of every "
            "input: %s)\n",
            size_text(a, r->layer_bytes), size_text(b, r->layer_whole));
     printf("steps        %lld in a layer: %lld of parts, %lld of shares\n",

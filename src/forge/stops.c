@@ -16,6 +16,7 @@ struct inputs {
     struct grid_rules grids;
     struct stop at[IN_COUNT];
     int64_t tiles[IN_COUNT]; /* of 48 rows of modules, or whole ones */
+    int64_t expert;          /* the last one; -1: none yet */
 };
 
 enum input_class stop_of(enum input_class in)
@@ -64,9 +65,10 @@ static void add_expert(struct inputs *x, struct stop *s, const struct linear *l,
     uint64_t cols = (uint64_t)l->cols;
     uint64_t cross = both ? (uint64_t)x->c->hidden_size : 0;
 
+    s->experts += l->expert != x->expert;
+    x->expert = l->expert;
     if (l->part == PART_UP)
         return;
-    s->experts++;
     if (x->j->propagate == PROPAGATE_ORIGINAL) /* else add_expert_states() */
         s->rows += (uint64_t)(tokens * share * 2 * (double)(cols + cross));
     s->whole += moment_bytes(cols, cross);
@@ -220,7 +222,7 @@ static int add_layer(struct stops *to, const struct job *j,
                                               IN_MLP,       IN_MLP_MID,
                                               IN_EXPERT_MID };
     const struct module_choice choice = job_choice(j);
-    struct inputs x = { .j = j, .c = c, .grids = job_grids(j) };
+    struct inputs x = { .j = j, .c = c, .grids = job_grids(j), .expert = -1 };
     bool all = j->propagate == PROPAGATE_ORIGINAL;
 
     for (int64_t i = 0; i < model_linear_count(c, layer); i++) {
@@ -306,6 +308,17 @@ uint64_t stops_layer_bytes(const struct stops *s, int64_t parts,
             *whole = all;
         }
     }
+    return most;
+}
+
+uint64_t stops_kept_bytes(const struct stops *s)
+{
+    uint64_t most = 0;
+
+    for (size_t i = 0; i < s->n; i++)
+        if (stop_of_experts(&s->stop[i]) &&
+            s->stop[i].rows + s->stop[i].outputs > most)
+            most = s->stop[i].rows + s->stop[i].outputs;
     return most;
 }
 

@@ -69,6 +69,8 @@ void stops_release(struct stops *s);
  * of its inputs. */
 uint64_t stops_layer_bytes(const struct stops *s, int64_t parts,
                            uint64_t *whole);
+/* Of these, what stays until the next layer is done: for experts' stops. */
+uint64_t stops_kept_bytes(const struct stops *s);
 /* Steps of parts, and of shares, of the layer that has most. */
 void stops_layer_steps(const struct stops *s, int64_t parts, int64_t steps[2]);
 /* The index of the stop of this layer and point; s->n: there is none. */
