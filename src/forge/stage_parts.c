@@ -412,9 +412,9 @@ static void remove_experts(struct stage *s, size_t stop)
 {
     if (!stop_of_experts(&s->stops.stop[stop]))
         return;
-    remove_shares(s, "outputs", stop);
     for (s->number = 0; s->number < s->j.parts; s->number++)
         unlink(states_path(s, stop));
+    remove_shares(s, "outputs", stop); /* behind them: stage_moments_lost() */
 }
 
 /* All parts are behind the layer before. */
