@@ -46,7 +46,7 @@ check() {
 @test "kv_b_proj of latent attention in 4 bits" {
     "${PYTHON:-python3}" "$BATS_TEST_DIRNAME/random_models.py" "${EVAL:-$BATS_TEST_DIRNAME/../../examples/eval.txt}" "$WORK/latent" deepseek-v3-f32
     export MODELS=$WORK/latent/deepseek-v3-f32
-    WORK=$WORK/of check loaders --option=--modules '--option=*'
+    WORK=$WORK/of check loaders --group 64 --option=--modules '--option=*'
 }
 @test "the same for random models of other families" {
     "${PYTHON:-python3}" "$BATS_TEST_DIRNAME/random_models.py" "${EVAL:-$BATS_TEST_DIRNAME/../../examples/eval.txt}" "$WORK/random"
