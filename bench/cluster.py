@@ -16,14 +16,15 @@ Seconds of moments are fitted by a constant, operations, operations of attention
 files (moments, states and outputs, read and written), and bytes of weights; those of shares
 by a constant, operations, operations of factors, and bytes: by least squares of relative
 errors, each weighed by its seconds, with no coefficient below zero.  A share of experts is a
-pipe that calibrates and solves: a constant and a part of what both take by these rates,
-fitted likewise.  Operations and bytes are those of `forge-plan --parts P`, but for
+pipe that calibrates and solves: a constant, a part of what both take by these rates, and
+seconds of each expert, fitted likewise to shares and to what a mixture's pipe takes for its
+experts.  Operations and bytes are those of `forge-plan --parts P`, but for
 attention's.  Runs of several P, widths and numbers of tokens, and mixtures of experts, tell
 the coefficients apart.
 
-One node is one pipe, by the fit less its constants, its experts' part as in shares.  A pipe's
-tools work side by side, so it is faster than that: runs in one pipe (without FORGE_RETRIES)
-show by how much, and efficiency is as much lower.
+One node is one pipe: its experts as one share of all, its linears by the fit less the
+constants, times what pipes of dense models take of that: runs in one pipe (without
+FORGE_RETRIES), whose tools work side by side.
 
 TARGET: a model directory (config.json is enough), quantized with the defaults; its steps are
 scaled from the fit.  In the environment:
@@ -62,7 +63,7 @@ GPUS = 8
 GPU_START, GPU_TFLOPS, GPU_FORWARD = 1.7, 23.7, 650
 GPU_SEQUENCES, GPU_SEQLEN = (int(os.environ.get(n, 2048)) for n in ("GPU_SEQUENCES", "GPU_SEQLEN"))
 COLUMNS = {"moments": ["GFLOP", "GFLOP of attention", "GB of files", "GB of weights"],
-           "share": ["GFLOP", "GFLOP of factors", "GB"], "experts": ["s of its pieces"]}
+           "share": ["GFLOP", "GFLOP of factors", "GB"], "experts": ["s of its pieces", "expert"]}
 
 
 @functools.cache
@@ -149,8 +150,9 @@ def share_cost(s, parts, tokens, whole=False):
 
 
 def experts_cost(all, i, parts, tokens):
-    """What share_cost() and moments_cost() have, of the share of experts that has most: it
-    reads the states of all tokens, runs three passes over its experts, and solves."""
+    """What share_cost() and moments_cost() have, and the number of experts, of the share of
+    experts that has most: it reads the states of all tokens, runs three passes over its
+    experts, and solves."""
     s = all[i]
     prior = next((t for t in layer_of(all, s["layer"]) if t["point"] == "mlp_in"), s)
     most = math.ceil(s["experts"] / s["shares"]) / s["experts"]
@@ -158,7 +160,7 @@ def experts_cost(all, i, parts, tokens):
     forward, weights = most * (experts(s, 3) + np.array([s["share_sums"], 0]))
     files = (prior["moments"] * parts + s["rows"] * tokens / PLANNED +
              most * (s["outputs"] * tokens / PLANNED + s["weights"] / 2 + s["codes"]))
-    return solve, most * s["expert_factors"], files, tokens * forward, 0, 0, weights
+    return solve, most * s["expert_factors"], files, tokens * forward, 0, 0, weights, most * s["experts"]
 
 
 def steps(model, parts, tokens, seqlen, whole=False):
@@ -172,7 +174,7 @@ def steps(model, parts, tokens, seqlen, whole=False):
 
 def pieces(rate, cost):
     """Seconds of a share of experts, were its tools to work one after the other."""
-    return np.dot(rate["share"][1:], cost[:3]) + np.dot(rate["moments"][1:], cost[3:])
+    return np.dot(rate["share"][1:], cost[:3]) + np.dot(rate["moments"][1:], cost[3:7])
 
 
 def fit(rows):
@@ -216,34 +218,64 @@ def measured(model, work):
     return rows, loop and (loop, job["sequences"] * job["seqlen"], job["seqlen"])
 
 
-def fit_all(rows):
-    """The rates of each kind, printed."""
-    rate = {}
-    for kind in COLUMNS:
-        if kind == "experts":
-            rows[kind] = [(pieces(rate, r[:-1]), r[-1]) for r in rows[kind]]
-        rate[kind], error = fit(rows[kind]) if rows[kind] else (np.array([rate["share"][0], 1]), 0)
-        a, *each = rate[kind]
-        of = [f"{(1 if kind == 'experts' else 1e9) * r:.5f} s/{what}" for r, what in zip(each, COLUMNS[kind])]
-        print(f"{kind}: {len(rows[kind])} steps measured: {a:.3f} s + {' + '.join(of)}; relative error {error:.2f}")
-    return rate
+def linears_of_pipe(model, rate, tokens, seqlen):
+    """Seconds of one pipe's linears that are no experts', by the fit of steps: operations,
+    moments and weights once."""
+    pairs = seqlen * attention(model)
+
+    def cost(s):
+        forward, weights = linears([s])
+        m = tokens * (forward + s["sums"]), tokens * pairs * (s["point"] == "attn_out"), s["moments"], weights
+        k = s["solve_modules"], s["factor"], s["weights"] / 2
+        return sum(np.dot(rate[kind][1:], x) for kind, x in (("moments", m), ("share", k)))
+    return sum(cost(s) for s in stops(model, 1) if s["point"] != "experts")
 
 
-def pipe(model, rate, tokens, seqlen):
-    """Seconds of one pipe: its operations, moments and weights once."""
-    all, pairs = stops(model, 1), seqlen * attention(model)
-
-    def cost(i):
-        s = all[i]
+def experts_of_pipe(model, rate, tokens):
+    """Of each layer with experts, the row of a share of all of them, which reads and writes no
+    states."""
+    all, found = stops(model, 1), []
+    for i, s in enumerate(all):
         if s["point"] == "experts":
             c = list(experts_cost(all, i, 1, tokens))
             c[2] = s["weights"] / 2
-            return rate["experts"][1] * pieces(rate, c)
-        forward, weights = linears([s])
-        m = tokens * (forward + s["sums"]), tokens * pairs * (s["point"] == "attn_out"), s["moments"], weights
-        k = s["solve"], s["factor"], s["weights"] / 2
-        return sum(np.dot(rate[kind][1:], x) for kind, x in (("moments", m), ("share", k)))
-    return sum(cost(i) for i in range(len(all)))
+            found.append((pieces(rate, c), c[-1]))
+    return found
+
+
+def fit_all(rows, loops):
+    """The rates of each kind, printed; of "dense", what a pipe takes of its linears' steps."""
+    rate, by_fit = {}, {}
+    for kind in ("moments", "share"):
+        rate[kind], error = fit(rows[kind])
+        print_rate(kind, rate[kind], len(rows[kind]), error)
+    for model, took, *of in loops:
+        by_fit[model] = linears_of_pipe(model, rate, *of)
+    dense = [(took, by_fit[model]) for model, took, *of in loops if not experts_of_pipe(model, rate, of[0])]
+    rate["dense"] = sum(x for x, _ in dense) / sum(y for _, y in dense) if dense else 1
+    of_pieces = [(pieces(rate, r), r[-2], r[-1]) for r in rows["experts"]]
+    for model, took, *of in loops:
+        layers = experts_of_pipe(model, rate, of[0])
+        if len(layers) == 1:
+            of_pieces.append((*layers[0], took - rate["dense"] * by_fit[model]))
+    rate["experts"], error = fit(of_pieces) if of_pieces else (np.array([rate["share"][0], 1, 0]), 0)
+    print_rate("experts", rate["experts"], len(of_pieces), error)
+    for model, took, *of in loops:
+        print(f"one pipe of {os.path.basename(model.rstrip('/'))}: {took:.1f} s measured, {pipe(model, rate, *of):.1f} by the fit")
+    print(f"a pipe takes {rate['dense']:.2f} of its linears' steps")
+    return rate
+
+
+def print_rate(kind, rate, n, error):
+    a, *each = rate
+    of = [f"{(1 if kind == 'experts' else 1e9) * r:.5f} s/{what}" for r, what in zip(each, COLUMNS[kind])]
+    print(f"{kind}: {n} steps measured: {a:.3f} s + {' + '.join(of)}; relative error {error:.2f}")
+
+
+def pipe(model, rate, tokens, seqlen):
+    """Seconds of one pipe."""
+    dense = rate["dense"] * linears_of_pipe(model, rate, tokens, seqlen)
+    return dense + sum(np.dot(rate["experts"][1:], x) for x in experts_of_pipe(model, rate, tokens))
 
 
 def cluster(model, parts, seconds, tokens, seqlen, whole):
@@ -281,17 +313,15 @@ def main():
             rows[kind] += more[kind]
         if loop:
             loops.append((model, *loop))
-    rate = fit_all(rows)
-    for model, took, *of in loops:
-        print(f"one pipe of {os.path.basename(model.rstrip('/'))}: {took:.1f} s measured, {pipe(model, rate, *of):.1f} by the fit")
+    rate = fit_all(rows, loops)
 
     def on_cores(kind, *cost):
-        x = [pieces(rate, cost)] if kind == "experts" else cost
+        x = (pieces(rate, cost), cost[-1]) if kind == "experts" else cost
         return rate[kind][0] + np.dot(rate[kind][1:], x)
 
     def on_gpu(kind, *cost):
         if kind == "experts":  # its pipe computes and loads at the same time
-            load = np.dot(rate["moments"][3:], cost[5:])
+            load = np.dot(rate["moments"][3:], cost[5:7])
             files = rate["share"][3] * cost[2]
             return GPU_START + files + max(load, sum(cost[:2]) / (GPU_TFLOPS * 1e12) + cost[3] / (GPU_FORWARD * 1e12))
         if kind == "share":
