@@ -42,9 +42,13 @@ struct runner {
 
 void pipes_init(struct pipes *p)
 {
-    *p = (struct pipes){
-        .in = -1, .out = -1, .report = -1, .report_end = -1, .ledger = -1
-    };
+    *p = (struct pipes){ .in = -1,
+                         .out = -1,
+                         .report = -1,
+                         .report_end = -1,
+                         .ledger = -1,
+                         .along = -1,
+                         .along_end = -1 };
 }
 
 struct command *pipes_add(struct pipes *p, const char *name)
@@ -92,16 +96,36 @@ int pipes_ledger(struct pipes *p, char path[32], struct err *e)
     return 0;
 }
 
+int pipes_along(struct pipes *p, char path[32], struct err *e)
+{
+    int fd[2];
+
+    if (pipe2(fd, O_CLOEXEC))
+        return err_set(e, E_TEMP, "pipe:");
+    p->along = fd[0];
+    p->along_end = fd[1];
+    snprintf(path, 32, "/dev/fd/%d", fd[1]);
+    return 0;
+}
+
 /* ---- starting ---- */
 
-/* Copy file number i of the pattern to standard output, a pipe.  wait: until it is
- * there. */
-static bool copy_out(const char *pattern, int64_t i, bool wait)
+/* Copy all of fd to standard output, a pipe. */
+static bool copy_out(int fd)
+{
+    ssize_t n = 1;
+
+    while (n > 0 || (n < 0 && errno == EINTR))
+        n = splice(fd, NULL, STDOUT_FILENO, NULL, 1 << 20, 0);
+    return !n;
+}
+
+/* Open file number i of the pattern; wait: when it is there. */
+static int open_file(const char *pattern, int64_t i, bool wait)
 {
     const struct timespec moment = { .tv_nsec = 10000000 };
     const char *percent = strchr(pattern, '%');
     char path[PATH_MAX];
-    ssize_t n = 1;
     int fd;
 
     snprintf(path, sizeof(path), "%.*s%lld%s", (int)(percent - pattern),
@@ -109,11 +133,23 @@ static bool copy_out(const char *pattern, int64_t i, bool wait)
     while ((fd = open(path, O_RDONLY | O_CLOEXEC)) < 0 && wait &&
            errno == ENOENT)
         nanosleep(&moment, NULL);
-    while (fd >= 0 && n > 0)
-        n = splice(fd, NULL, STDOUT_FILENO, NULL, 1 << 20, 0);
-    if (fd >= 0)
-        close(fd);
-    return fd >= 0 && !n;
+    return fd;
+}
+
+/* Copy what comes before the command's own output. */
+static bool copy_before(const struct pipes *p, const struct command *c)
+{
+    bool done = !c->along || copy_out(p->along);
+
+    for (int64_t i = 0; i < c->n_before && done; i++) {
+        int fd = open_file(c->before, i, p->loop);
+
+        /* along: a pipe that ends too early is no reason to go on */
+        done = fd >= 0 && (c->along || copy_out(fd));
+        if (fd >= 0)
+            close(fd);
+    }
+    return done;
 }
 
 static void close_all(int *fd, int n)
@@ -140,11 +176,14 @@ NORETURN static void become(const struct pipes *p, const struct command *c,
         fcntl(p->report_end, F_SETFD, 0);
     if (c->lends)
         fcntl(p->ledger, F_SETFD, 0);
+    if (c->feeds)
+        fcntl(p->along_end, F_SETFD, 0);
+    else if (p->along_end >= 0)
+        close(p->along_end);
     sigprocmask(SIG_SETMASK, mask, NULL);
     signal(SIGPIPE, SIG_DFL);
-    for (int64_t i = 0; i < c->n_before; i++)
-        if (!copy_out(c->before, i, p->loop))
-            _exit(-E_IO);
+    if (!copy_before(p, c))
+        _exit(-E_IO);
     execvp(c->argv[0], (char *const *)c->argv);
     _exit(NOT_FOUND);
 }
@@ -393,6 +432,8 @@ static int run(struct runner *r, int signals, const sigset_t *before,
     close_all(why + 1, 1);
     close_all(&p->report_end, 1);
     close_all(&p->ledger, 1);
+    close_all(&p->along, 1);
+    close_all(&p->along_end, 1);
     if (rc)
         end_all(r);
     follow(r, signals);

@@ -15,10 +15,12 @@ struct command {
     int argc;
     bool writes_report; /* inherits the report's descriptor, see below */
     bool lends;         /* inherits the ledger's descriptor, see below */
+    bool feeds;         /* inherits the write end of pipes_along() */
     /* Path of files, with % for a number 0..n_before-1, that are copied to the pipe
      * before the command's output; beside a ring as they appear. */
     const char *before;
     int64_t n_before;
+    bool along;  /* ... or as they are written: from the pipe pipes_along() */
     bool beside; /* begins a second pipe, beside the ring of those before */
 };
 
@@ -33,6 +35,8 @@ struct pipes {
      * /dev/fd/N; line() is called with each.  -1: none. */
     int report, report_end;
     int ledger; /* of device/ledger.h, /dev/fd/N; -1: none.  pipes_ledger() */
+    int along,
+        along_end; /* a pipe from the ring to the one beside it; -1: none */
     void (*line)(void *ctx, const char *text, size_t len);
     void *ctx;
 };
@@ -49,6 +53,9 @@ const char *number_word(char to[WORD], int64_t n);
 /* Create the report's pipe; path: what to pass to the command that writes it.
  * E_TEMP. */
 MUST_CHECK int pipes_report(struct pipes *p, char path[32], struct err *e);
+/* Make the pipe by which a command of the ring, which gets `path`, gives files to the one
+ * with `along` while it writes them. */
+MUST_CHECK int pipes_along(struct pipes *p, char path[32], struct err *e);
 /* Make the ledger, which no directory has; path: what commands are given. */
 MUST_CHECK int pipes_ledger(struct pipes *p, char path[32], struct err *e);
 

@@ -74,12 +74,12 @@ static const char *checkpoint_path(const struct stage *s)
 }
 
 /* The checkpoint in directory `out`: all codes in the runtime's layout, and the
- * tensors that are not quantized.  Beside a loop: as its layers appear. */
+ * tensors that are not quantized.  Beside a loop: while its layers are written. */
 static void pack(struct stage *s, const char *out)
 {
     struct command *c = stage_weights(s), *packs;
 
-    c->beside = s->p.loop;
+    c->beside = c->along = s->p.loop;
     c->before = stage_text(s, "%s/codes-%%.fts", s->S);
     c->n_before = s->j.layers;
     command_add(c, "--key", s->j.skey, "--others", s->j.model, NULL);
@@ -105,7 +105,7 @@ static int stage_loop(struct stage *s, struct err *e)
     bool resume = states_usable(s, hidden);
     struct command *c = stage_calib(s);
 
-    if (stage_ring(s, e) < 0)
+    if (stage_ring(s, e) < 0 || pipes_along(&s->p, s->along, e) < 0)
         return e->code;
     stage_lend(s, c);
     command_add(c, "--feedback", "-", "--codes",

@@ -158,6 +158,9 @@ static void split(struct stage *s, const char *report, const char *codes)
     struct command *c = stage_tool(s, "forge-split");
 
     stage_lend(s, c);
+    c->feeds = *s->along;
+    if (c->feeds)
+        command_add(c, "--along", s->along, NULL);
     command_add(c, "--key", s->j.skey, NULL);
     if (report)
         command_add(c, "--report", report, NULL);

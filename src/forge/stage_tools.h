@@ -23,8 +23,8 @@ struct stage {
     struct job_words grid, solve;
     char threads[WORD], memory[WORD], propagate[OPT_WORD], counts[6][WORD];
     char path[6][PATH_ROOM], called[256];
-    char report[32], ledger[32]; /* "": none */
-    char **text;                 /* of stage_text() */
+    char report[32], ledger[32], along[32]; /* "": none */
+    char **text;                            /* of stage_text() */
     size_t texts;
     struct pipes p;
 };

@@ -11,13 +11,14 @@
 #include "common/io/file.h"
 #include "common/io/sync.h"
 #include "device/ledger.h"
+#include "split/along.h"
 #include "split/notes.h"
 #include "split/rows.h"
 
 struct settings {
     struct tool tool;
     const char *files, *report; /* with a % */
-    const char *loans, *input;
+    const char *loans, *along, *input;
 };
 
 struct run {
@@ -30,9 +31,10 @@ struct run {
     struct stream_writer *file;
     int64_t layer;
     char path[PATH_MAX];
-    struct notes notes; /* its report */
-    struct rows rows;   /* of linears, until all have come */
-    int64_t *done;      /* numbers of the layers published */
+    struct notes notes;  /* its report */
+    struct rows rows;    /* of linears, until all have come */
+    struct along *along; /* NULL: none */
+    int64_t *done;       /* numbers of the layers published */
     size_t n_done;
 };
 
@@ -49,6 +51,10 @@ static void parse(struct settings *s, int argc, char **argv)
                                    "write the notes of each layer's modules to "
                                    "FILES, a line of JSON each",
                                    &s->report, 0, 0, true },
+                                 { OPT_STR, 0, "along", "PIPE",
+                                   "write all layers' files to PIPE, too, in "
+                                   "order, while they are written",
+                                   &s->along, 0, 0, true },
                                  LOANS_OPTION(&s->loans),
                                  TOOL_COMMON(&s->tool),
                                  TOOL_STREAM(&s->tool),
@@ -65,14 +71,6 @@ static void parse(struct settings *s, int argc, char **argv)
     check_name(s->files);
     check_name(s->report ? s->report : "%");
     tool_apply(&s->tool);
-}
-
-static void layer_path(const char *files, int64_t layer, char path[PATH_MAX])
-{
-    const char *percent = strchr(files, '%');
-
-    snprintf(path, PATH_MAX, "%.*s%lld%s", (int)(percent - files), files,
-             (long long)layer, percent + 1);
 }
 
 static int publish_report(struct run *r, struct err *e)
@@ -101,7 +99,10 @@ static int finish_layer(struct run *r, struct err *e)
         return e->code;
     }
     r->done[r->n_done++] = r->layer;
-    return stream_finish(w, e);
+    if (stream_finish(w, e) < 0)
+        return e->code;
+    along_end(r->along);
+    return 0;
 }
 
 static int begin_layer(struct run *r, int64_t layer, struct err *e)
@@ -116,6 +117,8 @@ static int begin_layer(struct run *r, int64_t layer, struct err *e)
     if (stream_create(&r->file, &out, e) < 0)
         return e->code;
     r->layer = layer;
+    if (r->along)
+        along_begin(r->along, layer, stream_reader_of(r->file));
     return stream_inherit(r->file, stream_head(r->in), e);
 }
 
@@ -141,7 +144,10 @@ static int keep(struct run *r, const struct frame *f, struct err *e)
         return e->code;
     if (r->s->report && f->role == ROLE_NOTE && notes_add(&r->notes, f, e) < 0)
         return e->code;
-    return stream_write(r->file, f, e);
+    if (stream_write(r->file, f, e) < 0)
+        return e->code;
+    along_there(r->along, stream_there(r->file));
+    return 0;
 }
 
 /* *here = f with its payload, which may be lent. */
@@ -204,7 +210,8 @@ static int open_all(struct run *r, struct err *e)
     if (ledger_open(&r->ledger, r->s->loans, e) < 0 ||
         ledger_reads(r->ledger, LEDGER_FILES, e) < 0 ||
         stream_open(&r->in, r->s->input, &expect, e) < 0 ||
-        stream_create(&r->out, &out, e) < 0)
+        stream_create(&r->out, &out, e) < 0 ||
+        (r->s->along && along_open(&r->along, r->s->along, r->s->files, e) < 0))
         return e->code;
     stream_tie(r->in, r->out);
     return 0;
@@ -225,6 +232,8 @@ int main(int argc, char **argv)
         tool_fail(r.out, &e);
     }
     tool_finish(r.out, &r.progress, NULL);
+    if (along_close(r.along, &e) < 0)
+        die_err(&e);
     stream_close(r.in);
     ledger_close(r.ledger);
     notes_release(&r.notes);

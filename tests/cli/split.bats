@@ -27,6 +27,56 @@ l-10.fts" ]
     cmp l-0.fts k-0.fts
 }
 
+@test "all layers' files go to a pipe, in order, while they are written" {
+    mkstream weight:model.layers.3.w:F32:2x8 -o l-3.fts # there already, as of a run before
+    forge-split -q 'l-%.fts' in.fts >/dev/null
+    mkfifo along
+    cat along >seen &
+    forge-split -q --along along 'm-%.fts' in.fts >out.fts
+    wait
+    cat m-0.fts m-1.fts m-10.fts | cmp - seen
+    # layers that are there and do not come: in front, between, behind
+    rm m-1.fts
+    mkstream weight:model.layers.1.y:F32:1x8 weight:model.layers.2.y:F32:1x8 -o more.fts
+    forge-split -q 'n-%.fts' more.fts >/dev/null
+    cp m-0.fts n-0.fts
+    cp l-3.fts n-3.fts
+    cat along >seen &
+    forge-split -q --along along 'n-%.fts' more.fts >/dev/null
+    wait
+    cat n-0.fts n-1.fts n-2.fts n-3.fts | cmp - seen
+    # its reader ends early: no reason to fail
+    cat along | head -c 100 >/dev/null &
+    forge-split -q --along along 'o-%.fts' in.fts >out2.fts
+    cmp out.fts out2.fts
+    cmp m-10.fts o-10.fts
+    run --separate-stderr forge-split -q --along no/pipe 'p-%.fts' in.fts
+    [ "$status" -eq 73 ]
+    [ "$stderr" = "forge-split: cannot open 'no/pipe': No such file or directory" ]
+}
+
+@test "a layer goes to the pipe before it is complete" {
+    mkfifo along go
+    weight() { # NAME: 32 MiB
+        echo "weight:$1:F32:1024x8192"
+    }
+    mkstream "$(weight model.layers.0.a)" "$(weight model.layers.0.b)" -o two.fts
+    (
+        head -c $((40 << 20)) two.fts
+        cat go >/dev/null # until the reader has seen half of the first
+        tail -c +$(((40 << 20) + 1)) two.fts
+    ) | timeout 60 forge-split -q --along along 'l-%.fts' >out.fts &
+    {
+        head -c $((16 << 20))
+        [ ! -e l-0.fts ] && touch early
+        echo >go
+        cat
+    } <along >seen
+    wait
+    [ -e early ]
+    cmp seen l-0.fts
+}
+
 @test "what is noted of the modules, a line each" {
     forge-split -q --report 'r-%' 'l-%.fts' in.fts >/dev/null
     [ "$(cat r-0)" = '{"module":"model.layers.0.x","method":"gptq","loss":2.5}' ]

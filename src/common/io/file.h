@@ -56,6 +56,11 @@ MUST_CHECK int publish_write(struct publish *p, const void *buf, size_t n,
  * device or pipe keeps what it has.  E_IO. */
 MUST_CHECK int publish_rewrite(struct publish *p, const void *buf, size_t n,
                                uint64_t off, struct err *e);
+/* The file once more, for reading while it is written; close() it.  -1: it cannot be
+ * opened, or is a device or a pipe. */
+int publish_reader(const struct publish *p);
+/* Bytes from its beginning that a reader finds there. */
+uint64_t publish_there(const struct publish *p);
 /* Give the file its name.  Frees p, also on error, which leaves no file. */
 MUST_CHECK int publish_commit(struct publish *p, struct err *e);
 /* Remove what was written and free p.  NULL is allowed. */

@@ -206,6 +206,21 @@ int publish_write(struct publish *p, const void *buf, size_t n, struct err *e)
     return write_error(p, write_behind_write(p->behind, b, n), e);
 }
 
+int publish_reader(const struct publish *p)
+{
+    char self[40];
+
+    if (p->dirfd < 0)
+        return -1;
+    own_link(p, self, sizeof(self));
+    return open(self, O_RDONLY | O_CLOEXEC);
+}
+
+uint64_t publish_there(const struct publish *p)
+{
+    return p->behind ? write_behind_there(p->behind) : p->written;
+}
+
 static int sync_dir(int fd, const char *path, struct err *e)
 {
     if (fsync(fd) && errno != EINVAL) /* EINVAL: the file system has no fsync

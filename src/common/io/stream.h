@@ -263,6 +263,10 @@ typedef int stream_look(void *ctx, const struct frame *f, uint64_t at,
  * the next reader, by the same hash. */
 void stream_pass(struct stream_reader *r, struct stream_writer *w,
                  enum role role, stream_look *look, void *ctx);
+/* Of a file that is being written: it once more, for reading, to be closed with close();
+ * -1: none.  And the bytes from its beginning that are there. */
+int stream_reader_of(const struct stream_writer *w);
+uint64_t stream_there(const struct stream_writer *w);
 /* Write END; a file is fsynced, renamed to its name, and its directory
  * fsynced.  Frees w, also on error, after which no file is left. */
 MUST_CHECK int stream_finish(struct stream_writer *w, struct err *e);

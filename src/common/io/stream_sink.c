@@ -221,6 +221,16 @@ int sink_lend(struct sink *s, const void *data, size_t n, struct err *e)
     return sink_flush(s, e) < 0 ? e->code : splice_all(s, data, n, e);
 }
 
+int sink_reader(const struct sink *s)
+{
+    return s->pub ? publish_reader(s->pub) : -1;
+}
+
+uint64_t sink_there(const struct sink *s)
+{
+    return s->pub ? publish_there(s->pub) : 0;
+}
+
 /* Standard output may be a file that was opened without truncation (1<>FILE):
  * truncate it behind END. */
 static int cut_output(const struct sink *s, struct err *e)

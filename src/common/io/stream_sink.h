@@ -29,6 +29,9 @@ MUST_CHECK int sink_put(struct sink *s, const void *data, size_t n,
  * has consumed them: the pipe refers to them without a copy.  E_IO. */
 MUST_CHECK int sink_lend(struct sink *s, const void *data, size_t n,
                          struct err *e);
+/* As publish_reader() and publish_there(); -1, 0: no file. */
+int sink_reader(const struct sink *s);
+uint64_t sink_there(const struct sink *s);
 /* Write out what is buffered.  E_IO. */
 MUST_CHECK int sink_flush(struct sink *s, struct err *e);
 /* Flush; truncate a file behind the last byte and publish it.  E_IO. */

@@ -268,6 +268,16 @@ bool stream_is_pipe(const struct stream_writer *w)
     return w->out.pipe;
 }
 
+int stream_reader_of(const struct stream_writer *w)
+{
+    return sink_reader(&w->out);
+}
+
+uint64_t stream_there(const struct stream_writer *w)
+{
+    return sink_there(&w->out);
+}
+
 int stream_write(struct stream_writer *w, const struct frame *f, struct err *e)
 {
     return write_tensor(w, f, NULL, e);

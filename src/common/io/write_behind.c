@@ -181,6 +181,16 @@ int write_behind_write(struct write_behind *b, const void *buf, size_t n)
     return b->failed;
 }
 
+uint64_t write_behind_there(const struct write_behind *b)
+{
+    uint64_t at = b->at;
+
+    for (const struct slot *s = b->slot; s < b->slot + SLOTS; s++)
+        if (s->busy && s->at < at)
+            at = s->at;
+    return at;
+}
+
 /* Truncate the file to `end`; a shorter one is left as it is. */
 static void cut(struct write_behind *b, uint64_t end)
 {
@@ -232,6 +242,12 @@ int write_behind_write(struct write_behind *b, const void *buf, size_t n)
     (void)buf;
     (void)n;
     return -ENOSYS;
+}
+
+uint64_t write_behind_there(const struct write_behind *b)
+{
+    (void)b;
+    return 0;
 }
 
 int write_behind_finish(struct write_behind *b)

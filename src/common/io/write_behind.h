@@ -18,6 +18,8 @@ struct write_behind *write_behind_open(int fd, uint64_t at);
  * write. */
 MUST_CHECK int write_behind_write(struct write_behind *b, const void *buf,
                                   size_t n);
+/* The offset up to which the file has what was appended. */
+uint64_t write_behind_there(const struct write_behind *b);
 /* Wait until everything is written (not fsynced) and truncate the file behind
  * the last byte.  0, or -errno of the first failure.  Frees b. */
 MUST_CHECK int write_behind_finish(struct write_behind *b);
