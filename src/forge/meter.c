@@ -15,7 +15,13 @@
 
 #include "forge/pipes.h"
 
-enum { TREE_MAX = 1024, PATH_CAP = 64, TEXT_CAP = 8192, NOT_FOUND = 127 };
+enum {
+    TREE_MAX = 1024,
+    PATH_CAP = 64,
+    TEXT_CAP = 8192,
+    NOT_FOUND = 127,
+    REST = 20 /* times what adding up took */
+};
 
 struct tree {
     pid_t pid[TREE_MAX];
@@ -90,19 +96,21 @@ static uint64_t proportional(const struct tree *t)
     return kib * 1024;
 }
 
-/* Take a sample.  For Pss the kernel walks over all pages, so it is read only
- * when the sum of resident sizes, a cheap upper bound, is higher than ever, and
- * once a second while that sum is above the peak. */
+/* Take a sample.  For Pss the kernel walks over all pages, and a process that wants
+ * another mapping waits for it.  So it is read only when the sum of resident sizes, a
+ * cheap upper bound, is higher than ever, and once a second while that sum is above the
+ * peak; and a twentieth of the time at most. */
 static void look(struct meter *m, pid_t root)
 {
     struct tree t;
+    double now = seconds_now(), rest = now - m->looked;
     uint64_t bound;
 
     find_tree(&t, root);
     bound = resident(&t);
     m->samples++;
-    if (bound > m->bound ||
-        (bound > m->peak && seconds_now() - m->looked >= 1)) {
+    if (rest >= REST * m->took &&
+        (bound > m->bound || (bound > m->peak && rest >= 1))) {
         uint64_t sum = proportional(&t);
 
         if (sum > m->peak)
@@ -110,6 +118,7 @@ static void look(struct meter *m, pid_t root)
         if (bound > m->bound)
             m->bound = bound;
         m->looked = seconds_now();
+        m->took = m->looked - now;
     }
 }
 

@@ -15,7 +15,7 @@ struct meter {
     /* private: the largest sum of resident sizes, and when Pss was last added
      * up */
     uint64_t bound;
-    double looked;
+    double looked, took; /* took: seconds that adding up took */
 };
 
 /* Callbacks while the command runs. */
