@@ -209,7 +209,6 @@ static int take(struct batch_reader *f, struct batch *b, int64_t *rows,
                 struct err *e)
 {
     int64_t n;
-    void *to;
 
     if (reference_begins(f) || (is_inside(f->next.role) && f->count))
         return 0;
@@ -222,23 +221,37 @@ static int take(struct batch_reader *f, struct batch *b, int64_t *rows,
         int64_t room = n > BATCH_ROWS ? n : BATCH_ROWS;
 
         b->s.host = true;
-        if (state_reserve(&b->s, f->m, room, BATCH_SEQUENCES, e) < 0)
+        if (f->tokens ?
+                buffer_reserve(&b->tokens, room, 1, sizeof(int32_t), "tokens",
+                               e) < 0 :
+                state_reserve(&b->s, f->m, room, BATCH_SEQUENCES, e) < 0)
             return e->code;
     }
     b->length[b->n] = n;
     b->sequence[b->n] =
         f->next.sequence ? f->next.sequence : (uint64_t)f->count + 1;
-    to = state_x(&b->s, *rows);
-    if (!f->tokens && copy_rows(f, &f->next, to, e) < 0)
+    if (!f->tokens && copy_rows(f, &f->next, state_x(&b->s, *rows), e) < 0)
         return e->code;
-    if (f->tokens && model_embed(f->m, f->next.data, n, to, e) < 0)
+    if (f->tokens && model_check_tokens(f->m, f->next.data, n, e) < 0)
         return err_prefix(e, "sequence %llu",
                           (unsigned long long)b->sequence[b->n]);
+    if (f->tokens)
+        memcpy((int32_t *)b->tokens.p + *rows, f->next.data, f->next.len);
     f->pending = false;
     f->count++;
     b->n++;
     *rows += n;
     return 1;
+}
+
+/* As state_prepare() does. */
+static int check_lengths(const struct batch_reader *f, const struct batch *b,
+                         struct err *e)
+{
+    for (int64_t i = 0; i < b->n; i++)
+        if (model_check_length(f->m, b->length[i], e) < 0)
+            return e->code;
+    return 0;
 }
 
 int batch_reader_next(struct batch_reader *f, struct batch *b, struct err *e)
@@ -254,6 +267,9 @@ int batch_reader_next(struct batch_reader *f, struct batch *b, struct err *e)
     if (!b->n)
         return 0;
     b->last = !f->pending;
+    b->rows = rows;
+    if (f->tokens)
+        return check_lengths(f, b, e) < 0 ? e->code : 1;
     rc = state_prepare(&b->s, f->m, POINT_IN, b->length, b->n, e);
     return rc < 0 ? rc : 1;
 }

@@ -18,9 +18,10 @@
 
 /* Sequences of together at most BATCH_ROWS rows, or one longer sequence. */
 struct batch {
-    struct state s;                  /* their states, in memory of the host */
-    int64_t n;                       /* number of sequences */
-    int64_t length[BATCH_SEQUENCES]; /* tokens of each */
+    struct state s;       /* their states, in memory of the host */
+    struct buffer tokens; /* or int32_t, where the input is tokens, instead */
+    int64_t n, rows;      /* number of sequences, of their tokens */
+    int64_t length[BATCH_SEQUENCES];    /* tokens of each */
     uint64_t sequence[BATCH_SEQUENCES]; /* numbers as in frames, from 1 */
     bool last;                          /* no batch follows */
 };
@@ -50,9 +51,9 @@ int64_t batch_reader_layer(const struct batch_reader *f);
 /* The point where the states are that are being read; POINT_IN for tokens. */
 enum point batch_reader_point(const struct batch_reader *f);
 
-/* 1: *b holds the next sequences, at POINT_IN (tokens: embedded); 0: no more
+/* 1: *b holds the next sequences, at POINT_IN or as tokens; 0: no more
  * sequences of this stream.  *b is zero-initialised, and its memory is used
- * again; state_release() b->s at the end.  E_DATA: a frame of the wrong shape
+ * again; state_release() b->s and buffer_release() b->tokens at the end.  E_DATA: a frame of the wrong shape
  * or layer, a token beyond the vocabulary, or states that are not finite;
  * E_TEMP. */
 MUST_CHECK int batch_reader_next(struct batch_reader *f, struct batch *b,

@@ -302,11 +302,11 @@ int calib_run(struct calib *c, struct err *e)
         store_init_reference(&reference, &s);
     if (rc >= 0)
         rc = fill(&r, &reference, e);
-    model_release_embedding(c->m);
     if (rc >= 0 && (rc = device_open(c->device, &forward_plugin, e)) >= 0)
         rc = model_use_device(c->m, store_longest(&s), e);
     if (rc >= 0 && (rc = store_place(&s, e)) >= 0 && r.reference)
         rc = store_place(&reference, e);
+    model_release_embedding(c->m);
     run_start(&r);
     if (rc >= 0)
         rc = run_layers(&r, e);

@@ -348,8 +348,10 @@ static int open_all(struct run *r, struct err *e)
         return err_set(e, E_CONFIG,
                        "%s has %s: its gradients are not supported",
                        c->family->model_type, lacks);
-    model_release_embedding(g->m);
     limit(&r->s, g->tokens);
+    if (store_embed(&r->s, e) < 0)
+        return e->code;
+    model_release_embedding(g->m);
     if (size_mul((size_t)(2 * c->n_layers), (size_t)r->s.rows * r->row, &n))
         return err_set(e, E_TEMP, "states: too many tokens");
     if (device_open(g->device, &forward_plugin, e) < 0 ||

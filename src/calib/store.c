@@ -93,6 +93,13 @@ static void leave_device(struct store *s)
     s->device_rows = 0;
 }
 
+static void drop_tokens(struct store *s)
+{
+    free(s->tokens);
+    s->tokens = NULL;
+    s->tokens_cap = 0;
+}
+
 void store_release(struct store *s)
 {
     if (s->m) {
@@ -101,6 +108,7 @@ void store_release(struct store *s)
     }
     region_release(&s->x);
     region_release(&s->act);
+    drop_tokens(s);
     free(s->sequence);
     free(s->batch);
 }
@@ -130,14 +138,35 @@ void *store_rows(const struct store *s, int64_t row)
                          store_x(s, row);
 }
 
+int store_embed(struct store *s, struct err *e)
+{
+    if (!s->tokens)
+        return 0;
+    if (region_reserve(&s->x, store_bytes(s), e) < 0)
+        return e->code;
+    /* a batch at a time, whose pages may leave memory */
+    for (int64_t i = 0; i < s->n_batches; i++) {
+        const struct span *b = &s->batch[i];
+
+        if (model_embed_there(s->m, s->tokens + b->row, b->rows,
+                              store_x(s, b->row), e) < 0)
+            return e->code;
+    }
+    drop_tokens(s);
+    return 0;
+}
+
 int store_place(struct store *s, struct err *e)
 {
     if (!model_on_device(s->m))
-        return 0;
+        return store_embed(s, e);
     if (model_alloc(s->m, &s->device_x, store_bytes(s), true, NULL, e) < 0 ||
-        model_put(s->m, s->device_x, s->x.p, store_bytes(s), e) < 0 ||
+        (s->tokens ?
+             model_embed_there(s->m, s->tokens, s->rows, s->device_x, e) < 0 :
+             model_put(s->m, s->device_x, s->x.p, store_bytes(s), e) < 0) ||
         device_functions()->settle(device_gpu(), e) < 0)
         return e->code;
+    drop_tokens(s);
     region_release(&s->x);
     return 0;
 }
@@ -192,9 +221,31 @@ void *store_act(const struct store *s, const struct span *b)
     return (char *)o->act.p + act_at(o, row + b->rows) - act_at(s, b->rows);
 }
 
+/* Tokens, or rows of x. */
+static int append_rows(struct store *s, const struct batch *b, struct err *e)
+{
+    int64_t rows = s->rows + b->rows, cap = rows + rows / 2;
+
+    if (!b->tokens.p) {
+        if (region_reserve(&s->x, (size_t)rows * x_row(s), e) < 0)
+            return e->code;
+        threads_copy(store_x(s, s->rows), b->s.x, (size_t)b->rows * x_row(s));
+        return 0;
+    }
+    if (rows > s->tokens_cap) {
+        if (mem_grow(&s->tokens, (size_t)cap * sizeof(*s->tokens), "tokens",
+                     e) < 0)
+            return e->code;
+        s->tokens_cap = cap;
+    }
+    memcpy(s->tokens + s->rows, b->tokens.p,
+           (size_t)b->rows * sizeof(*s->tokens));
+    return 0;
+}
+
 static int append(struct store *s, const struct batch *b, struct err *e)
 {
-    struct span to = { s->n_sequences, b->n, s->rows, b->s.rows };
+    struct span to = { s->n_sequences, b->n, s->rows, b->rows };
 
     if (s->n_sequences + b->n > s->cap) {
         int64_t cap = 2 * s->cap + b->n;
@@ -212,14 +263,13 @@ static int append(struct store *s, const struct batch *b, struct err *e)
             return e->code;
         s->batches_cap = cap;
     }
-    if (region_reserve(&s->x, (size_t)(s->rows + b->s.rows) * x_row(s), e) < 0)
+    if (append_rows(s, b, e) < 0)
         return e->code;
-    threads_copy(store_x(s, s->rows), b->s.x, (size_t)b->s.rows * x_row(s));
     for (int64_t i = 0; i < b->n; i++)
         s->sequence[s->n_sequences++] =
             (struct sequence){ b->length[i], b->sequence[i] };
     s->batch[s->n_batches++] = to;
-    s->rows += b->s.rows;
+    s->rows += b->rows;
     return 0;
 }
 
@@ -237,8 +287,10 @@ int store_fill(struct store *s, struct batch_reader *f, struct err *e)
     while (rc > 0 && (rc = batch_reader_next(f, b, e)) > 0)
         if (append(s, b, e) < 0)
             rc = e->code;
-    if (b)
+    if (b) {
         state_release(&b->s);
+        buffer_release(&b->tokens);
+    }
     free(b);
     return rc;
 }
@@ -249,13 +301,18 @@ int store_copy(struct store *t, const struct store *s, struct err *e)
 
     if (mem_grow(&t->sequence, n * sizeof(*t->sequence), "sequences", e) < 0 ||
         mem_grow(&t->batch, k * sizeof(*t->batch), "batches", e) < 0 ||
-        region_reserve(&t->x, (size_t)s->rows * x_row(s), e) < 0)
+        (s->tokens ? mem_grow(&t->tokens, (size_t)s->rows * sizeof(*t->tokens),
+                              "tokens", e) < 0 :
+                     region_reserve(&t->x, (size_t)s->rows * x_row(s), e) < 0))
         return e->code;
     if (n) /* else s->sequence may be NULL */
         memcpy(t->sequence, s->sequence, n * sizeof(*t->sequence));
     if (k)
         memcpy(t->batch, s->batch, k * sizeof(*t->batch));
-    threads_copy(t->x.p, s->x.p, (size_t)s->rows * x_row(s));
+    if (s->tokens)
+        memcpy(t->tokens, s->tokens, (size_t)s->rows * sizeof(*t->tokens));
+    else
+        threads_copy(t->x.p, s->x.p, (size_t)s->rows * x_row(s));
     t->n_sequences = t->cap = s->n_sequences;
     t->n_batches = t->batches_cap = s->n_batches;
     t->rows = s->rows;

@@ -37,6 +37,8 @@ struct store {
      * `act` then holds the companions, differences between the two streams.
      * NULL: no reference stream. */
     struct store *primary;
+    int32_t *tokens; /* [rows] until x is made of them; or NULL */
+    int64_t tokens_cap;
     struct region x, act;        /* the host's */
     void *device_x, *device_act; /* on the device; NULL: not there */
     int64_t device_rows;         /* rows whose activations are in device_act */
@@ -68,14 +70,17 @@ void store_init_reference(struct store *o, struct store *s);
 void store_release(struct store *s);
 /* Make room for so many rows of x, of no sequence.  Errors of region_reserve(). */
 MUST_CHECK int store_make(struct store *s, int64_t rows, struct err *e);
-/* Append all sequences of the reader.  Errors of batch_reader_next(),
+/* Append all sequences of the reader, states or tokens.  Errors of batch_reader_next(),
  * region_reserve(). */
 MUST_CHECK int store_fill(struct store *s, struct batch_reader *f,
                           struct err *e);
 /* Copy the sequences and states of s to t, which is initialised and empty. */
 MUST_CHECK int store_copy(struct store *t, const struct store *s,
                           struct err *e);
-/* Call after the store is filled: if layers run on a device, move x there.  From
+/* Call after the store is filled with tokens, and before they are used, if layers run
+ * on the host: make x of them. */
+MUST_CHECK int store_embed(struct store *s, struct err *e);
+/* The same, and if layers run on a device make x there, or move it there.  From
  * then on store_host_x() has the host's rows. */
 MUST_CHECK int store_place(struct store *s, struct err *e);
 /* Reserve memory for the activations of all rows of s, and of its reference

@@ -93,14 +93,9 @@ static void embed_rows(void *ctx, size_t begin, size_t end)
         threads_error_add(&j->error, begin, &e);
 }
 
-int model_embed(const struct model *m, const int32_t *tokens, int64_t n,
-                void *out, struct err *e)
+int model_check_tokens(const struct model *m, const int32_t *tokens, int64_t n,
+                       struct err *e)
 {
-    struct embedding j = { .m = m, .tokens = tokens, .out = out };
-    struct buffer h = { 0 };
-    int rc;
-    float scale = (float)m->config.embed_scale;
-
     for (int64_t i = 0; i < n; i++)
         if (tokens[i] < 0 || tokens[i] >= m->config.vocab_size)
             return err_set(e, E_DATA,
@@ -108,9 +103,27 @@ int model_embed(const struct model *m, const int32_t *tokens, int64_t n,
                            "vocabulary of %lld",
                            tokens[i], (long long)i,
                            (long long)m->config.vocab_size);
-    j.scale = m->config.family->embed_sqrt && m->bf16 ?
-                  f32_from_bf16(bf16_from_f32(scale)) :
-                  scale;
+    return 0;
+}
+
+static float embed_scale(const struct model *m)
+{
+    float scale = (float)m->config.embed_scale;
+
+    return m->config.family->embed_sqrt && m->bf16 ?
+               f32_from_bf16(bf16_from_f32(scale)) :
+               scale;
+}
+
+static int embed_on_host(const struct model *m, const int32_t *tokens,
+                         int64_t n, void *out, struct err *e)
+{
+    struct embedding j = {
+        .m = m, .tokens = tokens, .out = out, .scale = embed_scale(m)
+    };
+    struct buffer h = { 0 };
+    int rc;
+
     if (m->entry && buffer_reserve(&h, n, m->config.hidden_size, m->size,
                                    "embeddings", e) < 0)
         return e->code;
@@ -124,6 +137,96 @@ int model_embed(const struct model *m, const int32_t *tokens, int64_t n,
         rc = altup_enter(m->entry, tokens, n, h.p, out, e);
     buffer_release(&h);
     return rc;
+}
+
+/* Tokens whose rows are brought to a device at a time. */
+enum { EMBED_ROWS = 8192, EMBED_TOKENS = 1 << 20 };
+
+/* to: numbers of rows of the device's table. */
+static int embed_part(const struct model *m, const void *table,
+                      const int32_t *tokens, int64_t n, int64_t *slot,
+                      int64_t *there, void *to, struct err *e)
+{
+    const struct forward_rows r = { .dtype = m->dtype,
+                                    .rows = n,
+                                    .n = m->config.hidden_size,
+                                    .top_k = 1,
+                                    .slot = there };
+
+    for (int64_t i = 0; i < n; i++)
+        slot[i] = tokens[i];
+    return model_put(m, there, slot, (size_t)n * sizeof(*slot), e) < 0 ?
+               e->code :
+               m->on->gather(m->context, &r, to, table, e);
+}
+
+/* Rows that are the table's own: gathered from the table on the device. */
+static int embed_by_table(const struct model *m, const int32_t *tokens,
+                          int64_t n, char *out, struct err *e)
+{
+    size_t row = (size_t)m->config.hidden_size * m->size;
+    size_t bytes = (size_t)m->config.vocab_size * row;
+    int64_t most = n < EMBED_TOKENS ? n : EMBED_TOKENS;
+    int64_t *slot = mem_alloc((size_t)most * sizeof(*slot), "tokens", e);
+    void *table = NULL, *there = NULL;
+    int rc = slot ? 0 : e->code;
+
+    if (!rc)
+        rc = model_alloc(m, &table, bytes, true, NULL, e);
+    if (rc >= 0)
+        rc = model_alloc(m, &there, (size_t)most * sizeof(*slot), false, NULL,
+                         e);
+    if (rc >= 0)
+        rc = model_put(m, table, m->embedding, bytes, e);
+    for (int64_t i = 0; i < n && rc >= 0; i += most)
+        rc = embed_part(m, table, tokens + i, n - i < most ? n - i : most, slot,
+                        there, out + (size_t)i * row, e);
+    model_free(m, table);
+    model_free(m, there);
+    free(slot);
+    return rc;
+}
+
+/* A part of the rows after the other, by way of the host. */
+static int embed_in_parts(const struct model *m, const int32_t *tokens,
+                          int64_t n, char *out, struct err *e)
+{
+    size_t row = (size_t)model_row(&m->config) * m->size;
+    struct buffer part = { 0 };
+    int rc = buffer_reserve(&part, n < EMBED_ROWS ? n : EMBED_ROWS, 1, row,
+                            "embeddings", e);
+
+    for (int64_t i = 0; i < n && rc >= 0; i += EMBED_ROWS) {
+        int64_t k = n - i < EMBED_ROWS ? n - i : EMBED_ROWS;
+
+        rc = embed_on_host(m, tokens + i, k, part.p, e);
+        if (rc >= 0)
+            rc =
+                model_put(m, out + (size_t)i * row, part.p, (size_t)k * row, e);
+    }
+    buffer_release(&part);
+    return rc;
+}
+
+int model_embed(const struct model *m, const int32_t *tokens, int64_t n,
+                void *out, struct err *e)
+{
+    return model_check_tokens(m, tokens, n, e) < 0 ?
+               e->code :
+               embed_on_host(m, tokens, n, out, e);
+}
+
+int model_embed_there(const struct model *m, const int32_t *tokens, int64_t n,
+                      void *out, struct err *e)
+{
+    bool own =
+        !m->entry && m->embedding_dtype == m->dtype && embed_scale(m) == 1;
+
+    if (!m->on)
+        return embed_on_host(m, tokens, n, out, e);
+    return own && n >= m->config.vocab_size ?
+               embed_by_table(m, tokens, n, out, e) :
+               embed_in_parts(m, tokens, n, out, e);
 }
 
 /* ---- logits ---- */

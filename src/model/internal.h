@@ -253,10 +253,6 @@ MUST_CHECK int model_growth(struct model *m, int64_t layer, int64_t longest,
 MUST_CHECK int device_attend(struct layer *l, const struct state *s, void *out,
                              struct err *e);
 
-/* E_CONFIG: the model, where its layers run, does not support sequences of this
- * length. */
-MUST_CHECK int model_check_length(const struct model *m, int64_t length,
-                                  struct err *e);
 /* KV cache.  Per layer keys and values, [n_kv_heads, blocks] blocks of
  * ATTEND_KEYS keys each, zero beyond `length`; on a device [tokens] rows of m->key
  * and m->value. */

@@ -209,11 +209,20 @@ MUST_CHECK int model_check(const struct model *m, const void *p, int64_t n,
 /* Load model.embed_tokens.weight in its stored type, until released. */
 MUST_CHECK int model_load_embedding(struct model *m, struct err *e);
 void model_release_embedding(struct model *m);
+/* E_CONFIG: the model, where its layers run, does not support sequences of this
+ * length. */
+MUST_CHECK int model_check_length(const struct model *m, int64_t length,
+                                  struct err *e);
+/* E_DATA: one of n tokens is not in the vocabulary. */
+MUST_CHECK int model_check_tokens(const struct model *m, const int32_t *tokens,
+                                  int64_t n, struct err *e);
 /* out[n, model_row()], elements, the host's = the rows of tokens in front of the
- * first layer: their embeddings.  E_DATA: a token
- * is not in the vocabulary. */
+ * first layer: their embeddings.  E_DATA: a token is not in the vocabulary. */
 MUST_CHECK int model_embed(const struct model *m, const int32_t *tokens,
                            int64_t n, void *out, struct err *e);
+/* The same where layers run, of tokens that were checked. */
+MUST_CHECK int model_embed_there(const struct model *m, const int32_t *tokens,
+                                 int64_t n, void *out, struct err *e);
 
 /* ---- layers ---- */
 
