@@ -28,11 +28,12 @@ static void drop_blocks(struct expert_loans *l)
 {
     for (int k = 0; k < EXPERT_ROWS_KINDS; k++)
         for (int i = 0; i < 2; i++) {
-            if (l->block[k][i].p)
+            if (l->block[k][i].p && !l->shared)
                 device_functions()->drop(device_gpu(), l->block[k][i].p);
             l->block[k][i].p = NULL;
         }
     l->rows = 0;
+    l->shared = false;
 }
 
 /* All blocks, of l->rows rows, or none. */
@@ -52,11 +53,36 @@ static void open_blocks(struct expert_loans *l, bool both)
             }
 }
 
+enum { LINE = 256 }; /* blocks begin at multiples */
+
+static size_t block_bytes(const struct expert_loans *l,
+                          enum expert_rows_kind kind)
+{
+    return ((size_t)l->rows * row_bytes(l, kind) + LINE - 1) / LINE * LINE;
+}
+
+/* Parts of memory that has room for all. */
+static void share_blocks(struct expert_loans *l, void *memory,
+                         const struct loan *loan, bool both)
+{
+    size_t at = 0;
+
+    l->shared = true;
+    for (int k = 0; k < EXPERT_ROWS_KINDS; k++)
+        for (int i = 0; i < 2 && is_lent(k, both); i++) {
+            l->block[k][i].p = (char *)memory + at;
+            l->block[k][i].loan = *loan;
+            l->block[k][i].loan.offset += at;
+            at += block_bytes(l, k);
+        }
+}
+
 int expert_loans_open(struct expert_loans *l, const struct store *s, bool both,
                       struct err *e)
 {
-    size_t room, row = 0;
+    size_t room, row = 0, lent, lines = 2 * EXPERT_ROWS_KINDS * LINE;
     int64_t most;
+    void *memory;
 
     if (l->opened)
         return 0;
@@ -69,6 +95,12 @@ int expert_loans_open(struct expert_loans *l, const struct store *s, bool both,
     for (int k = 0; k < EXPERT_ROWS_KINDS; k++)
         row += is_lent(k, both) ? 2 * row_bytes(l, k) : 0;
     most = expert_rows_lent(model_config(s->m), s->rows);
+    memory = store_lent(s, &lent);
+    if (memory && lent > lines && (lent - lines) / row >= (size_t)most) {
+        l->rows = most;
+        share_blocks(l, memory, &s->loan, both);
+        return 0;
+    }
     l->rows = (size_t)most < room / row ? most : (int64_t)(room / row);
     if (l->rows)
         open_blocks(l, both);
@@ -97,7 +129,7 @@ int expert_loans_lend(struct expert_loans *l, enum expert_rows_kind kind,
         device_functions()->settle(device_gpu(), e) < 0)
         return e->code;
     f->loan = l->block[kind][i].loan;
-    f->loan.offset = at;
+    f->loan.offset += at;
     f->data = NULL;
     return 0;
 }

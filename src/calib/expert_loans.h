@@ -20,15 +20,16 @@ enum expert_rows_kind {
 
 struct expert_loans {
     const struct model *m;
-    int64_t rows; /* of a block; 0: none are lent */
-    bool opened;
+    int64_t rows;        /* of a block; 0: none are lent */
+    bool opened, shared; /* shared: the blocks are parts of the store's */
     struct {
         void *p;
         struct loan loan;
     } block[EXPERT_ROWS_KINDS][2]; /* of an expert with an even turn; odd */
 };
 
-/* At the first call allocate the blocks, of layers with experts of the model of
+/* At the first call take the blocks from the memory that s lends activations in, which
+ * is not used while experts run, or allocate them, of layers with experts of the model of
  * s; both: with companions.  None where the reader cannot map them, or
  * the device has no room. */
 MUST_CHECK int expert_loans_open(struct expert_loans *l, const struct store *s,

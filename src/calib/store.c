@@ -339,6 +339,12 @@ static size_t device_bytes(const struct store *s, int64_t rows)
     return act_at(s, rows) + (size_t)(s->n_sequences + 1) * LINE;
 }
 
+void *store_lent(const struct store *s, size_t *bytes)
+{
+    *bytes = s->lends ? device_bytes(s, s->device_rows) : 0;
+    return s->lends ? s->device_act : NULL;
+}
+
 static void *device_act(const struct store *s, const struct span *b)
 {
     return (char *)s->device_act + device_at(s, b);

@@ -103,6 +103,9 @@ MUST_CHECK int store_host_x(const struct store *s, const struct span *b,
 /* Address of the batch's activation on the host: contiguous rows of the point's
  * width. */
 void *store_act(const struct store *s, const struct span *b);
+/* The block on the device in which activations are lent, by s->loan, and its bytes;
+ * NULL: none. */
+void *store_lent(const struct store *s, size_t *bytes);
 /* Set f->data or f->loan to `at` bytes into a batch's activation: memory that stays
  * as it is until the batch's mark is back. */
 void store_refer(const struct store *s, const struct span *b, size_t at,

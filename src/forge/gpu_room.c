@@ -36,6 +36,16 @@ double gpu_room_others(const struct request *r)
     return n.hessian + n.solve_least + contexts;
 }
 
+double gpu_room_states(const struct request *r)
+{
+    double left = (double)r->gpu.facts.free - gpu_room_others(r);
+
+    return !r->j.gpu_memory && r->j.propagate == PROPAGATE_QUANTIZED &&
+                   left > 0 ?
+               left :
+               0;
+}
+
 double gpu_room_layer(const struct request *r)
 {
     return room_of(r).layer;

@@ -238,6 +238,7 @@ static void put_all(struct json_writer *w, const struct job *j)
     put_text(w, "cpu", j->cpu);
     put_text(w, "gpu", j->gpu);
     put_int(w, "gpu_memory", (int64_t)j->gpu_memory);
+    put_int(w, "gpu_states", (int64_t)j->gpu_states);
     put_int(w, "shard_size", (int64_t)j->shard_size);
     put_text(w, "T", job_tokens_dir(j, dir));
     put_text(w, "C", job_calib_dir(j, dir));
@@ -437,6 +438,8 @@ static void get_all(struct reader *r, struct job *j)
     get_int(r, "before", 0, INT64_MAX, &j->before);
     get_int(r, "gpu_memory", 0, INT64_MAX, &n);
     j->gpu_memory = (uint64_t)n;
+    get_int(r, "gpu_states", 0, INT64_MAX, &n);
+    j->gpu_states = (uint64_t)n;
     get_int(r, "shard_size", 1, INT64_MAX, &n);
     j->shard_size = (uint64_t)n;
     get_int(r, "bytes_in", 0, INT64_MAX, &n);

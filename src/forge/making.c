@@ -159,6 +159,7 @@ int make_run(struct request *r, double estimate, struct err *e)
     int rc = follow_begin(&f, r, estimate, e);
 
     if (!rc) {
+        r->j.gpu_states = (uint64_t)gpu_room_states(r);
         r->j.before = f.before;
         r->j.seconds = estimate;
         r->j.started = time(NULL);

@@ -73,7 +73,8 @@ static void on_device(const struct request *r, const struct states *s,
         keep(&start, s->tokens * p->x_bytes);
         place(room, &left, s->tokens * p->x_bytes);
     }
-    spare = (limit > 0 ? left : left / 2) - gpu_room_layer(r);
+    spare = (limit > 0 || gpu_room_states(r) > 0 ? left : left / 2) -
+            gpu_room_layer(r);
     rows = spare / row - BATCH_ROWS - (double)r->j.seqlen; /* whole batches */
     rows = rows < 0 ? 0 : rows < s->tokens ? rows : s->tokens;
     left -= rows * row;

@@ -108,6 +108,9 @@ static int stage_loop(struct stage *s, struct err *e)
     if (stage_ring(s, e) < 0 || pipes_along(&s->p, s->along, e) < 0)
         return e->code;
     stage_lend(s, c);
+    if (s->j.gpu_states && !s->j.gpu_memory)
+        command_add(c, "--gpu-memory",
+                    stage_text(s, "%" PRIu64, s->j.gpu_states), NULL);
     command_add(c, "--feedback", "-", "--codes",
                 stage_path(s->path[4], s->S, "codes-%.fts"), "--expect-key",
                 resume ? s->j.skey : s->j.tkey, "--key", s->j.skey,
