@@ -10,7 +10,11 @@
  *
  * A row of y depends on its row of x, on W, on whether the call has more than
  * FORGE_W4A16_FEW rows, and on the CPU level; not on the number of threads or
- * on other rows.  Up to FORGE_W4A16_FEW rows: exact weights, sums in f32.
+ * on other rows.  Up to FORGE_W4A16_FEW rows: exact weights; x rounded to
+ * multiples of 2^-22 of a power of two above all inputs of a piece, which is
+ * 128 inputs of compressed-tensors, up to 32 of others (exact for x of bf16 and
+ * f16 above 2^-15 and 2^-12 of it; y is NaN if x is not finite); sums of pieces
+ * in f32, equal to the bit at all CPU levels.
  * More rows: x of bf16 is multiplied with weights rounded to bf16, sums in
  * f32; x of f16 or f32 with f32 weights by OpenBLAS, which is opened then.
  *

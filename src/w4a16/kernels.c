@@ -10,12 +10,10 @@
 #include <arm_neon.h>
 #define NAME(x)        neon_##x
 #define V_FMA(a, b, c) vfmaq_f32(c, a, b)
-#define S_FMA(a, b, c) __builtin_fmaf(a, b, c)
 #define V_REGISTER     "w"
 #else
 #define NAME(x)        plain_##x
 #define V_FMA(a, b, c) ((a) * (b) + (c))
-#define S_FMA(a, b, c) ((a) * (b) + (c))
 #define V_REGISTER     "x"
 #endif
 #define W 4
@@ -27,6 +25,7 @@
 #define V_LANES(u) V_CODES((u) ^ 8, 0)
 #define V_GATHER(p, at)                                                        \
     ((NAME(vf)){ (p)[(at)[0]], (p)[(at)[1]], (p)[(at)[2]], (p)[(at)[3]] })
+#define V_TILE 1
 #include "w4a16/kernels.inc"
 
 static const struct w4_kernels kernels_four = { NAME(few), NAME(values) };

@@ -1,12 +1,11 @@
 /* kernels.h - micro-kernels of w4a16.h, one set for each CPU level.
  *
  * few: y = x Wᵀ for up to W4_FEW rows of x, bound by reading the codes from
- * memory once.  code - 8 is exact in f32.  A sum goes over the inputs in
- * ascending order in runs of at most W4_RUN = 128 of one group, per output
- * (W4_BY_OUTPUT: in 16 lanes, added at the end); a run's sum is multiplied by
- * the group's scale.  avx2, avx512 and neon give equal bytes; plain, which
- * does not fuse, gives them for x of bf16 and f16, whose products with codes
- * are exact.
+ * memory once.  x is integers in pieces (struct w4_fixed), so that sums of codes
+ * times x are exact in any order: over a piece (W4_BY_INPUT, W4_AWQ), or eight
+ * inputs of it (W4_BY_OUTPUT; then 16 lanes, added at the end).  Each is converted
+ * to f32 and multiplied by its scale and the piece's unit, without fused
+ * multiply-adds: all levels give equal bytes.
  *
  * values: dequantizes a block of W for products with more rows. */
 #ifndef FORGE_W4A16_KERNELS_H
@@ -17,15 +16,15 @@
 /* Arguments of few. */
 struct w4_few {
     const struct forge_w4a16 *w;
-    /* [m, ldx] f32, inputs in the order of places (w4a16.h), zero-padded.  For
-     * W4_BY_OUTPUT each 128 places are transposed as [8, 16]: nibble j of 16
-     * words side by side */
-    const float *x;
+    const struct w4_fixed *x; /* [m], m: 1..W4_FEW */
+    int64_t m;
     const float *sums; /* [m, groups]: sum of x over each group, if W has
                         * zeros */
-    int64_t ldx, m;    /* m: 1..W4_FEW */
-    int64_t first, n;  /* outputs first..first+n-1 */
-    float *y;          /* [m, n], leading dimension ldy */
+    int64_t piece,
+        pieces;       /* pieces piece..piece+pieces-1 of x, of those that are
+                            * there; of W4_BY_OUTPUT all */
+    int64_t first, n; /* outputs first..first+n-1 */
+    float *y;         /* [m, n], leading dimension ldy */
     int64_t ldy;
 };
 

@@ -5,14 +5,21 @@
 #include <immintrin.h>
 #include <string.h>
 
+static inline int32_t load_four(const int8_t *p)
+{
+    int32_t x;
+
+    memcpy(&x, p, sizeof(x));
+    return x;
+}
+
 #define V_REGISTER "x"
 #define NAME(x)    avx2_##x
 #define W          8
 #define TARGET     __attribute__((target("avx2,fma")))
 #define V_FMA(a, b, c)                                                         \
     ((avx2_vf)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
-#define S_FMA(a, b, c) __builtin_fmaf(a, b, c)
-#define V_SET(x)       ((avx2_vf)_mm256_set1_ps(x))
+#define V_SET(x) ((avx2_vf)_mm256_set1_ps(x))
 /* flipping bit 3 makes code - 8 a 4-bit two's complement number */
 #define V_WORDS(u) ((u) ^ 0x88888888u)
 #define V_CODES(u, j)                                                          \
@@ -21,6 +28,16 @@
 #define V_GATHER(p, at)                                                        \
     ((avx2_vf)_mm256_i32gather_ps(                                             \
         p, _mm256_loadu_si256((const __m256i *)(const void *)(at)), 4))
+#define V_TILE 2
+#define V_BYTES(u, d)                                                          \
+    ((avx2_vh)_mm256_maddubs_epi16((__m256i)(u), (__m256i)(d)))
+#define V_PAIRS(h, d) ((avx2_vi)_mm256_madd_epi16((__m256i)(h), (__m256i)(d)))
+#define V_LOW8(a, b)  ((avx2_vu)_mm256_unpacklo_epi8((__m256i)(a), (__m256i)(b)))
+#define V_HIGH8(a, b)                                                          \
+    ((avx2_vu)_mm256_unpackhi_epi8((__m256i)(a), (__m256i)(b)))
+#define V_LOW16(a, b)  _mm256_unpacklo_epi16((__m256i)(a), (__m256i)(b))
+#define V_HIGH16(a, b) _mm256_unpackhi_epi16((__m256i)(a), (__m256i)(b))
+#define V_BROADCAST(p) ((avx2_vu)_mm256_set1_epi32(load_four(p)))
 #include "w4a16/kernels.inc"
 #undef NAME
 #undef W
@@ -32,6 +49,14 @@
 #undef V_LANES
 #undef V_GATHER
 #undef V_REGISTER
+#undef V_TILE
+#undef V_BYTES
+#undef V_PAIRS
+#undef V_LOW8
+#undef V_HIGH8
+#undef V_LOW16
+#undef V_HIGH16
+#undef V_BROADCAST
 
 /* vpermps with the low four bits of each lane as index: a table of code - 8. */
 #define V_REGISTER "v"
@@ -50,6 +75,17 @@
 #define V_GATHER(p, at)                                                        \
     ((avx512_vf)_mm512_permutexvar_ps(_mm512_loadu_si512(at),                  \
                                       _mm512_loadu_ps(p)))
+#define V_TILE 4
+#define V_BYTES(u, d)                                                          \
+    ((avx512_vh)_mm512_maddubs_epi16((__m512i)(u), (__m512i)(d)))
+#define V_PAIRS(h, d) ((avx512_vi)_mm512_madd_epi16((__m512i)(h), (__m512i)(d)))
+#define V_LOW8(a, b)                                                           \
+    ((avx512_vu)_mm512_unpacklo_epi8((__m512i)(a), (__m512i)(b)))
+#define V_HIGH8(a, b)                                                          \
+    ((avx512_vu)_mm512_unpackhi_epi8((__m512i)(a), (__m512i)(b)))
+#define V_LOW16(a, b)  _mm512_unpacklo_epi16((__m512i)(a), (__m512i)(b))
+#define V_HIGH16(a, b) _mm512_unpackhi_epi16((__m512i)(a), (__m512i)(b))
+#define V_BROADCAST(p) ((avx512_vu)_mm512_set1_epi32(load_four(p)))
 #include "w4a16/kernels.inc"
 
 const struct w4_kernels w4_kernels_avx2 = { avx2_few, avx2_values };

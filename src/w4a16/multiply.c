@@ -1,5 +1,6 @@
 /* multiply.c - see forge_w4a16.h: a product, divided into tiles for all
  * threads. */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -15,6 +16,11 @@ struct expert {
     int64_t row;   /* its first row in x and y */
     int64_t tiles; /* number of tiles of the experts before it */
     int64_t down;  /* its tiles along the rows */
+    /* Several parts: a tile is of one of them, and the last to finish of those of the
+     * same outputs adds them. */
+    int64_t parts, across; /* tiles of a part */
+    float *sums;           /* [parts, rows, outputs] */
+    atomic_int *done;      /* [across] */
 };
 
 struct job {
@@ -28,6 +34,35 @@ static void *y_at(const struct forge_w4a16_rows *y, int64_t r, int64_t o)
 {
     return (char *)y->p +
            (size_t)(r * y->ld + o) * (dtype_bits((enum dtype)y->type) / 8);
+}
+
+/* sums[n] to row r of y, from output o on. */
+static void put(const struct job *j, int64_t r, int64_t o, const float *sums,
+                int64_t n)
+{
+    (void)!from_f32(y_at(j->y, r, o), (enum dtype)j->y->type, sums, (size_t)n);
+}
+
+static void run_part(const struct job *j, const struct expert *x, int64_t tile)
+{
+    int64_t part = tile / x->across, o = tile % x->across * x->t.cols;
+    int64_t n = j->cols - o < x->t.cols ? j->cols - o : x->t.cols;
+    int64_t rows = x->x.rows;
+
+    w4_part(&x->x, part, o, n, x->sums + part * rows * j->cols + o, j->cols);
+    if (atomic_fetch_add(&x->done[tile % x->across], 1) < x->parts - 1)
+        return;
+    for (int64_t r = 0; r < rows; r++) {
+        float *to = x->sums + r * j->cols + o;
+
+        for (int64_t p = 1; p < x->parts; p++) {
+            const float *from = to + p * rows * j->cols;
+
+            for (int64_t i = 0; i < n; i++)
+                to[i] += from[i];
+        }
+        put(j, x->row + r, o, to, n);
+    }
 }
 
 static int run_tile(const struct job *j, const struct expert *x, int64_t tile,
@@ -51,8 +86,8 @@ static int run_tile(const struct job *j, const struct expert *x, int64_t tile,
         w4_tile(&x->x, r, m, o, n, (float *)(void *)(room + x->t.room), n,
                 room);
     for (int64_t i = 0; i < m && !f32; i++)
-        (void)!from_f32(y_at(j->y, x->row + r + i, o), (enum dtype)j->y->type,
-                        (float *)(void *)(room + x->t.room) + i * n, (size_t)n);
+        put(j, x->row + r + i, o,
+            (const float *)(const void *)(room + x->t.room) + i * n, n);
     free(room);
     return 0;
 }
@@ -67,35 +102,43 @@ static void run_tiles(void *ctx, size_t begin, size_t end)
 
         while (i + 1 < j->experts && j->expert[i + 1].tiles <= (int64_t)t)
             i++;
-        if (run_tile(j, j->expert + i, (int64_t)t - j->expert[i].tiles, &e) < 0)
+        if (j->expert[i].parts > 1)
+            run_part(j, j->expert + i, (int64_t)t - j->expert[i].tiles);
+        else if (run_tile(j, j->expert + i, (int64_t)t - j->expert[i].tiles,
+                          &e) < 0)
             threads_error_add(&j->error, t, &e);
     }
 }
 
 /* Choose the size of tiles, as wide as suits the kernels, but enough tiles for
  * all threads; adds their number to *total.  f32 products keep their size, so
- * that results do not depend on the number of threads.  With few rows of x and
- * AWQ's words, where an input's row has 4 bits for each output, a thread gets one
- * tile: of a narrow one each row is a cache line on a page of its own. */
-static void cut(struct expert *x, int64_t cols, int64_t experts, int64_t *total)
+ * that results do not depend on the number of threads.  Parts of a row of AWQ's words
+ * have eight cache lines at least. */
+static int cut(struct expert *x, int64_t cols, int64_t experts, int64_t *total,
+               struct err *e)
 {
     bool fixed = x->x.rows > W4_FEW && x->x.type == DT_F32;
-    bool one = x->x.rows <= W4_FEW && x->x.w->form == W4_AWQ;
-    int64_t wanted = ((one ? 1 : 4) * threads_count() + experts - 1) / experts;
-    int64_t blocks = (cols + W4_BLOCK - 1) / W4_BLOCK, across;
+    int64_t wanted = (4 * threads_count() + experts - 1) / experts;
+    int64_t least = W4_BLOCK;
 
     x->t = w4_tiles(&x->x);
-    if (one && x->t.cols > (blocks + wanted - 1) / wanted * W4_BLOCK)
-        x->t.cols = (blocks + wanted - 1) / wanted * W4_BLOCK;
-    x->down = (x->x.rows + x->t.rows - 1) / x->t.rows;
-    across = (cols + x->t.cols - 1) / x->t.cols;
-    while (!fixed && !one && across * x->down < wanted &&
-           x->t.cols > W4_BLOCK) {
+    x->parts = w4_parts(&x->x);
+    if (x->x.rows <= W4_FEW && x->x.w->form == W4_AWQ)
+        least *= 8;
+    x->down = (x->x.rows + x->t.rows - 1) / x->t.rows * x->parts;
+    x->across = (cols + x->t.cols - 1) / x->t.cols;
+    while (!fixed && x->across * x->down < wanted && x->t.cols > least) {
         x->t.cols /= 2;
-        across = (cols + x->t.cols - 1) / x->t.cols;
+        x->across = (cols + x->t.cols - 1) / x->t.cols;
     }
     x->tiles = *total;
-    *total += across * x->down;
+    *total += x->across * x->down;
+    if (x->parts == 1)
+        return 0;
+    x->sums = mem_alloc((size_t)(x->parts * x->x.rows * cols) * sizeof(float),
+                        what, e);
+    x->done = mem_zero((size_t)x->across, sizeof(*x->done), what, e);
+    return x->sums && x->done ? 0 : e->code;
 }
 
 static int check(const struct forge_w4a16_rows *r, const char *name,
@@ -136,7 +179,8 @@ static int run(struct expert *x, const struct forge_w4a16 *const *w,
         return 0;
     j.cols = x->x.w->rows;
     for (int64_t i = 0; i < j.experts; i++)
-        cut(x + i, j.cols, j.experts, &total);
+        if (cut(x + i, j.cols, j.experts, &total, e) < 0)
+            return e->code;
     threads_error_init(&j.error);
     threads_for((size_t)total, 1, run_tiles, &j);
     return threads_error_take(&j.error, e);
@@ -152,8 +196,11 @@ int forge_w4a16_grouped(const struct forge_w4a16 *const *w,
     struct expert *all = mem_zero((size_t)experts, sizeof(*all), what, &e);
     int rc = all ? run(all, w, first, experts, x, y, &e) : e.code;
 
-    for (int64_t i = 0; all && i < experts; i++)
+    for (int64_t i = 0; all && i < experts; i++) {
         w4_x_release(&all[i].x);
+        free(all[i].sums);
+        free(all[i].done);
+    }
     free(all);
     if (rc < 0 && why && why_size)
         snprintf(why, why_size, "%s", e.msg);

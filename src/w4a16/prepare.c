@@ -184,12 +184,15 @@ static int read_scales(struct forge_w4a16 *w,
                        const struct forge_w4a16_linear *l, struct err *e)
 {
     int64_t n = w->rows * w->groups;
+    int64_t blocks = (w->rows + W4_BLOCK - 1) / W4_BLOCK * W4_BLOCK;
     /* kernels read whole vectors, also from the last scale on */
-    int64_t room = n + W4_LANES;
+    int64_t room =
+        (w->form == W4_AWQ ? blocks : w->rows) * w->groups + W4_LANES;
     uint8_t *z = read_zeros(w, l, e);
     float *s = NULL;
     int rc = e->code;
 
+    w->pitch = w->form == W4_AWQ ? blocks : w->rows;
     if (!rc)
         w->scale = get(w, room, sizeof(*w->scale), e);
     if (!rc && z)

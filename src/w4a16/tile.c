@@ -104,19 +104,128 @@ static int many(struct job *j, struct err *e)
     return j->failed ? err_set(e, E_TEMP, "%s: no memory for a row", what) : 0;
 }
 
-/* Row r of up to W4_FEW: f32 in the kernel's order, and its sums over groups.
+typedef int32_t four __attribute__((vector_size(16), aligned(4), may_alias));
+typedef float four_floats __attribute__((vector_size(16)));
+/* Places of a piece. */
+static int piece_of(enum w4_form form)
+{
+    return form == W4_BY_OUTPUT ? W4_RUN : W4_PIECE;
+}
+
+/* Bytes of each digit of a piece. */
+static int digits_of(enum w4_form form)
+{
+    return form == W4_AWQ ? 2 * W4_PIECE : piece_of(form);
+}
+
+/* The first bytes of a, b, c, d side by side. */
+static four bytes_of(four a, four b, four c, four d)
+{
+    return (a & 255) | (b & 255) << 8 | (c & 255) << 16 | d << 24;
+}
+
+/* The digits of integers f of a piece. */
+static void put_digits(const struct w4_fixed *to, int64_t piece,
+                       const int32_t *f, enum w4_form form)
+{
+    int n = digits_of(form);
+    int8_t *d = to->digit + piece * n;
+
+    for (int i = 0; i < n; i += 16) { /* of four words or pairs */
+        four v[4];
+
+        for (int j = 0; j < 4; j++) {
+            const int32_t *p =
+                f + i % 64 * 2 + i / 64 + 2 * j; /* even or odd */
+
+            if (form == W4_BY_OUTPUT)
+                v[j] = (four){ p[0], p[8], p[16], p[24] };
+            p = f + i + 2 * j; /* even and odd ones of two words */
+            if (form == W4_BY_INPUT)
+                v[j] = (four){ p[0], p[1], p[8], p[9] };
+            p = f + i / 2 + j % 2; /* of four pairs */
+            if (form == W4_AWQ)
+                v[j] = j < 2 ? (four){ p[0], p[2], p[4], p[6] } : v[j - 2];
+        }
+        /* digits plus 128 are the bytes of f plus 128 in each of them */
+        for (int j = 0; j < 4; j++)
+            v[j] = (v[j] + 0x808080) ^ 0x808080;
+        for (int t = 0; t < 3; t++) {
+            four all = bytes_of(v[0] >> 8 * t, v[1] >> 8 * t, v[2] >> 8 * t,
+                                v[3] >> 8 * t);
+
+            memcpy(d + t * to->ld + i, &all, sizeof(all));
+        }
+    }
+}
+
+/* -8 times the sums of integers f of a piece; of W4_BY_OUTPUT a word each, and the
+ * integers in the order of its kernels. */
+static void put_bases(const struct w4_fixed *to, int64_t piece,
+                      const int32_t *f, enum w4_form form)
+{
+    const four *v = (const four *)(const void *)f;
+
+    for (int i = 0; i < piece_of(form); i += 8) {
+        four sum = (v[i / 4] + v[i / 4 + 1]) * -8;
+        int64_t at = form == W4_BY_OUTPUT ? piece * W4_LANES + i / 8 : piece;
+
+        to->base[at] += sum[0] + sum[1] + sum[2] + sum[3];
+    }
+    if (form != W4_BY_OUTPUT)
+        memcpy(to->fixed + piece * W4_PIECE, f, W4_PIECE * sizeof(*f));
+    else
+        for (int i = 0; i < W4_RUN; i++)
+            to->fixed[piece * W4_RUN + i % 8 * W4_LANES + i / 8] = f[i];
+}
+
+/* n inputs of a piece from x on, as integers in its first places.  The unit is NaN if
+ * one is not finite. */
+static void fix(const struct w4_fixed *to, int64_t piece, const float *x,
+                int64_t n, enum w4_form form)
+{
+    const float rounder = 12582912; /* 1.5 * 2^23 */
+    int32_t f[W4_RUN], most = 0, bits;
+    four *v = (four *)(void *)f, sizes = { 0 };
+    int size = piece_of(form);
+    float inverse;
+
+    memcpy(f, x, (size_t)n * sizeof(*x));
+    memset(f + n, 0, (size_t)(size - n) * sizeof(*f));
+    for (int i = 0; i < size / 4; i++) {
+        four t = v[i] & INT32_MAX, more = t > sizes;
+
+        sizes = (t & more) | (sizes & ~more);
+    }
+    for (int i = 0; i < 4; i++)
+        most = sizes[i] > most ? sizes[i] : most;
+    most >>= 23; /* the exponent */
+    bits = most == 255 ? INT32_MAX : most > 22 ? (most - 21) << 23 : 1 << 23;
+    memcpy(&to->unit[piece], &bits, sizeof(bits));
+    if (most == 255)
+        return;
+    bits = (254 << 23) - bits;
+    memcpy(&inverse, &bits, sizeof(bits));
+    for (int i = 0; i < size / 4; i++)
+        v[i] = (four)((four_floats)v[i] * inverse + rounder) - 0x4b400000;
+    put_digits(to, piece, f, form);
+    put_bases(to, piece, f, form);
+}
+
+/* Row r of up to W4_FEW in the kernel's form, and its sums over groups.
  * row [cols], by_place [depth]: work memory. */
 static void few_row(const struct job *j, int64_t r, float *row, float *by_place)
 {
     const struct w4_x *to = j->to;
     const struct forge_w4a16 *w = to->w;
-    float *x = (float *)to->own + r * to->ld;
+    bool whole = w->form == W4_BY_OUTPUT; /* pieces go across groups */
+    int64_t piece = 0, size = piece_of(w->form);
 
     (void)!to_f32(row, row_of(j, r), j->type, (size_t)w->cols);
     if (w->input)
         place(w, DT_F32, by_place, row);
     else
-        memcpy(by_place, row, (size_t)w->cols * sizeof(*row));
+        by_place = row;
     for (int64_t g = 0; w->shift && g < w->groups; g++) {
         double sum = 0;
 
@@ -124,31 +233,60 @@ static void few_row(const struct job *j, int64_t r, float *row, float *by_place)
             sum += (double)by_place[k];
         to->sums[r * w->groups + g] = (float)sum;
     }
-    for (int64_t k = 0; w->form != W4_BY_OUTPUT && k < w->depth; k++)
-        x[k] = by_place[k];
-    for (int64_t k = 0; w->form == W4_BY_OUTPUT && k < w->depth; k++)
-        x[k / W4_RUN * W4_RUN + k % 8 * W4_LANES + k % W4_RUN / 8] =
-            by_place[k];
+    for (int64_t g = 0; g < (whole ? 1 : w->groups); g++) {
+        int64_t end = whole ? w->depth : w->first[g + 1];
+
+        for (int64_t k = whole ? 0 : w->first[g]; k < end; k += size)
+            fix(&to->fixed[r], piece++, by_place + k,
+                end - k < size ? end - k : size, w->form);
+    }
+}
+
+/* Divide p, in zeros, among the parts of the rows' integers; returns their bytes. */
+static size_t place_fixed(struct w4_x *to, char *p)
+{
+    const struct forge_w4a16 *w = to->w;
+    bool whole = w->form == W4_BY_OUTPUT;
+    int64_t size = piece_of(w->form), bases, pieces = 0, n, digits;
+
+    for (int64_t g = 0; g < w->groups; g++)
+        pieces += (w->first[g + 1] - w->first[g] + size - 1) / size;
+    if (whole)
+        pieces = (w->depth + size - 1) / size;
+    to->pieces = pieces;
+    bases = whole ? W4_LANES * pieces : pieces;
+    n = pieces * size;
+    digits = pieces * digits_of(w->form);
+    for (int64_t r = 0; p && r < to->rows; r++) {
+        struct w4_fixed *f = &to->fixed[r];
+
+        f->ld = digits;
+        f->fixed = (int32_t *)(void *)p;
+        f->unit = (float *)(f->fixed + n);
+        f->base = (int32_t *)(f->unit + pieces);
+        f->digit = (int8_t *)(f->base + bases);
+        p = (char *)f->digit + 3 * digits;
+    }
+    return (size_t)to->rows * (size_t)(4 * (n + pieces + bases) + 3 * digits);
 }
 
 static int few(struct job *j, struct err *e)
 {
     struct w4_x *to = j->to;
     const struct forge_w4a16 *w = to->w;
-    size_t n;
+    size_t sums = (size_t)(to->rows * w->groups) * sizeof(float);
+    size_t size = place_fixed(to, NULL);
     float *row;
 
     to->type = DT_F32;
-    to->ld = (w->depth + W4_RUN - 1) / W4_RUN * W4_RUN;
-    n = (size_t)(to->rows * (to->ld + w->groups));
-    to->own = mem_zero(n, sizeof(float), what, e);
+    to->own = mem_zero(size + sums, 1, what, e);
     row = to->own ?
               mem_alloc((size_t)(w->cols + w->depth) * sizeof(*row), what, e) :
               NULL;
     if (!row)
         return e->code;
-    to->p = to->own;
-    to->sums = (float *)to->own + to->rows * to->ld;
+    (void)place_fixed(to, to->own);
+    to->sums = (float *)(void *)((char *)to->own + size);
     for (int64_t r = 0; r < to->rows; r++)
         few_row(j, r, row, row + w->cols);
     free(row);
@@ -179,7 +317,7 @@ void w4_x_release(struct w4_x *x)
 struct w4_tiles w4_tiles(const struct w4_x *x)
 {
     const struct bf16_kernel *k = bf16_kernel();
-    struct w4_tiles t = { W4_FEW, FEW_COLS, 0 };
+    struct w4_tiles t = { W4_FEW, FEW_COLS, sizeof(float) * W4_FEW * FEW_COLS };
 
     if (x->rows > W4_FEW && x->type == DT_F32)
         t = (struct w4_tiles){ F32_TILE, F32_TILE,
@@ -274,6 +412,18 @@ static void tile_f32(const struct w4_x *x, int64_t r, int64_t m, int64_t o,
     }
 }
 
+/* f's outputs of rows r.., of a part. */
+static void few_tile(const struct w4_x *x, int64_t part, struct w4_few f,
+                     int64_t r)
+{
+    f.w = x->w;
+    f.x = x->fixed + r;
+    f.sums = x->sums + r * x->w->groups;
+    f.piece = part * W4_PART;
+    f.pieces = W4_PART;
+    w4_kernels()->few(&f);
+}
+
 void w4_tile(const struct w4_x *x, int64_t r, int64_t m, int64_t o, int64_t n,
              float *y, int64_t ldy, void *room)
 {
@@ -284,13 +434,34 @@ void w4_tile(const struct w4_x *x, int64_t r, int64_t m, int64_t o, int64_t n,
             tile_f32(x, r, m, o, n, y, ldy, room);
         return;
     }
-    w4_kernels()->few(&(struct w4_few){ .w = x->w,
-                                        .x = (const float *)x->p + r * x->ld,
-                                        .sums = x->sums + r * x->w->groups,
-                                        .ldx = x->ld,
-                                        .m = m,
-                                        .first = o,
-                                        .n = n,
-                                        .y = y,
-                                        .ldy = ldy });
+    few_tile(x, 0,
+             (struct w4_few){ .m = m, .first = o, .n = n, .y = y, .ldy = ldy },
+             r);
+    for (int64_t part = 1; part < w4_parts(x); part++) {
+        float *sums = room;
+
+        few_tile(
+            x, part,
+            (struct w4_few){ .m = m, .first = o, .n = n, .y = sums, .ldy = n },
+            r);
+        for (int64_t i = 0; i < m; i++)
+            for (int64_t c = 0; c < n; c++)
+                y[i * ldy + c] += sums[i * n + c];
+    }
+}
+
+int64_t w4_parts(const struct w4_x *x)
+{
+    return x->rows > W4_FEW || x->w->form == W4_BY_OUTPUT ?
+               1 :
+               (x->pieces + W4_PART - 1) / W4_PART;
+}
+
+void w4_part(const struct w4_x *x, int64_t part, int64_t o, int64_t n, float *y,
+             int64_t ldy)
+{
+    few_tile(
+        x, part,
+        (struct w4_few){ .m = x->rows, .first = o, .n = n, .y = y, .ldy = ldy },
+        0);
 }

@@ -12,7 +12,9 @@
 
 enum {
     W4_LANES = 16, /* lanes of a sum, equal at all CPU levels */
-    W4_RUN = 128,  /* most inputs that are summed before the scale is applied */
+    W4_RUN = 128,  /* inputs of 16 words */
+    W4_PIECE = 32, /* most inputs that are summed as integers */
+    W4_PART = 16,  /* pieces of a part: sums of parts are added in order */
     W4_BLOCK =
         128, /* outputs of a tile are a multiple of it: 16 words of AWQ */
     W4_FEW = FORGE_W4A16_FEW /* rows of x up to which codes are used
@@ -40,7 +42,8 @@ struct forge_w4a16 {
     int64_t *first;        /* [groups + 1] first place of each group */
     const uint32_t *codes; /* rows of words, `stride` words apart; borrowed,
                             * unless `own` */
-    int64_t stride;
+    int64_t stride, pitch; /* pitch: from a group's scales to the next's, but of
+                            * W4_BY_OUTPUT */
     int32_t *input; /* [depth] input at a place, -1: padding; NULL: identity */
     /* [groups * O], indexed by w4_at(): s, and s * (z - 8); shift is NULL if
      * every zero is 8. */
@@ -52,19 +55,42 @@ struct forge_w4a16 {
     size_t bytes; /* memory held besides the caller's codes */
 };
 
+/* Position of nibble j of a word of AWQ among outputs in the order of their scales:
+ * in blocks of 16 words, what byte products give of them. */
+static inline int64_t w4_awq_at(int64_t word, int j)
+{
+    return word / 16 * W4_BLOCK + (word % 4 * 2 + j % 2) * 16 +
+           word % 16 / 4 * 4 + j / 2;
+}
+
 /* Index of the scale of group g, output o. */
 static inline int64_t w4_at(const struct forge_w4a16 *w, int64_t g, int64_t o)
 {
     static const unsigned char nibble[8] = { 0, 4, 1, 5, 2, 6, 3, 7 };
-    int64_t block = o / W4_BLOCK * W4_BLOCK, words;
 
     if (w->form == W4_BY_OUTPUT)
         return o * w->groups + g;
     if (w->form == W4_BY_INPUT)
-        return g * w->rows + o;
-    words = (w->rows - block < W4_BLOCK ? w->rows - block : W4_BLOCK) / 8;
-    return g * w->rows + block + nibble[o % 8] * words + (o - block) / 8;
+        return g * w->pitch + o;
+    return g * w->pitch + w4_awq_at(o / 8, nibble[o % 8]);
 }
+
+/* A row of x as integers, x = fixed * unit, |fixed| <= 2^22, unit a power of two: in
+ * pieces of up to W4_PIECE inputs of a group, or of 16 words (W4_BY_OUTPUT).  Places
+ * of a piece that are no inputs are 0. */
+struct w4_fixed {
+    /* [pieces, places of a piece]; of W4_BY_OUTPUT [pieces, 8, 16]: nibble j of 16
+     * words side by side */
+    int32_t *fixed;
+    /* [3, pieces, places], dimension 0 ld apart: digits of base 256, -128..127, lowest
+     * first; even inputs of each word, then odd ones (W4_BY_INPUT), even ones of all
+     * words, then odd ones (W4_BY_OUTPUT), each two inputs twice (W4_AWQ) */
+    int8_t *digit;
+    int64_t ld;
+    float *unit; /* [pieces] */
+    /* -8 times the sum of fixed: [pieces], or of each word [pieces, 16] */
+    int32_t *base;
+};
 
 /* As forge_w4a16_prepare(); release by forge_w4a16_release(). */
 MUST_CHECK int w4_prepare(struct forge_w4a16 **w,
@@ -106,8 +132,11 @@ struct w4_x {
     const struct forge_w4a16 *w;
     int64_t rows;
     enum dtype type; /* of p: DT_F32 or DT_BF16 */
-    const void *p;   /* [rows, ld]; the caller's x, or own */
+    const void
+        *p; /* [rows, ld]; the caller's x, or own; NULL: up to W4_FEW rows */
     int64_t ld;
+    struct w4_fixed fixed[W4_FEW]; /* of a row each */
+    int64_t pieces;
     float *sums; /* up to W4_FEW rows: [rows, groups] sums of x over groups */
     void *own;   /* memory of p or sums; NULL: none */
 };
@@ -131,5 +160,12 @@ struct w4_tiles w4_tiles(const struct w4_x *x);
  * most those of w4_tiles(); room: its work memory, 64-aligned. */
 void w4_tile(const struct w4_x *x, int64_t r, int64_t m, int64_t o, int64_t n,
              float *y, int64_t ldy, void *room);
+
+/* Number of parts of inputs that can be summed apart: 1 with more than W4_FEW rows. */
+int64_t w4_parts(const struct w4_x *x);
+/* As w4_tile() of all rows x, which has several parts, but y = the sums of one part;
+ * w4_tile() is these, added from the first to the last. */
+void w4_part(const struct w4_x *x, int64_t part, int64_t o, int64_t n, float *y,
+             int64_t ldy);
 
 #endif
