@@ -3,16 +3,18 @@
  * words and grids, equal to the bit to pack/round.h.
  *
  * A block of threads has tiles of ROWS outputs x 128 inputs, one after the other,
- * eight words of eight weights for each thread, which stay in its registers while
- * the next tile's come to shared memory: their extremes go over a group's lanes by
- * shuffles, a thread computes a group's grid, all round.
+ * eight words of eight weights for each thread, of eight outputs side by side, which
+ * stay in its registers while the next tile's come to shared memory: their extremes
+ * go over a group's lanes by shuffles, a thread computes a group's grid, all round.
  *
- * Quotients are w * (1 / scale).  Of a BF16 or F16 weight and a scale of at most 11
- * bits, w / scale is either in the middle between two integers or at least 2^-13 from
- * it: so it is rounded to multiples of 2^-15 first (the error of the product is below
- * 2^-18), which gives back the middles, and then to the even integer.  No code is
- * below 0 on the grid that spans a group; weights that would be above 15 are clamped
- * as weights, two at a time.
+ * A quotient w * (1 / scale) is added to 1040 + zero in units of 1 / 16, and converted
+ * to F16, whose numbers are 16 apart there: what is added is even, so ties go to the
+ * even quotient.  The sum is a float with a last place of 2^-13 of the quotient.  Of a
+ * BF16 or F16 weight and a scale of at most 11 bits, w / scale is either in the middle
+ * between two integers or at least 2^-13 from it, and the error of the product is below
+ * 2^-18: so the sum is on the same side of the middle, or in the middle where the
+ * quotient is.  No code is below 0 on the grid that spans a group; weights that would
+ * be above 15 are clamped as weights, two at a time.
  *
  * Floor: 2.5 bytes a weight, and 4 for each group. */
 #include "cuda/internal.cuh"
@@ -22,12 +24,14 @@
 
 enum {
     ROWS = 128, /* outputs of a tile */
-    THREADS = ROWS / EACH * WORDS,
-    STEP = ROWS / EACH, /* rows between a thread's words */
-    RESIDENT = 3        /* blocks of a multiprocessor */
+    BLOCKS = ROWS / EACH,
+    THREADS = BLOCKS * WORDS,
+    RESIDENT = 3, /* blocks of a multiprocessor */
+    /* words of eight inputs in shared memory, so that a warp's are in different
+     * banks: AWQ's [8][ROWS / 8], GPTQ's [ROWS] */
+    PITCH_AWQ = EACH * BLOCKS + 2,
+    PITCH_GPTQ = ROWS + 4
 };
-
-#define FIRST 384.0f /* its neighbours are 2^-15 away */
 
 struct round_args {
     const uint4 *w; /* eight weights */
@@ -35,15 +39,20 @@ struct round_args {
     uint32_t *meta, *out;
     uint64_t rows, words, groups; /* words, groups: per row */
     int group_words;              /* 1, 2, 4, 8 or 16 */
-    uint32_t down, tiles;         /* tiles of a column, of all */
+    uint32_t down, across;        /* tiles of a column, of a row */
     unsigned *bad; /* set: a weight is not finite, or a scale beyond F16 */
 };
 
+#define CODES_0 0x74107410u /* 16 * 1040 in F16, twice */
+
 /* A grid in the form that rounding needs. */
 struct round_grid {
-    float inverse, scale; /* inverse 0: use exact_word() */
-    uint32_t lo;          /* bits of ROUNDER - zero */
-    uint32_t most; /* twice a weight whose code is 15: no larger are needed */
+    float inverse,
+        offset;    /* 16 / scale, 16 * (1040 + odd + zero), odd = zero % 2;
+                            * inverse 0: offset is the scale, for exact_pair() */
+    uint32_t most; /* twice a weight whose code is 15: no larger are needed;
+                            * inverse 0: zero */
+    uint32_t none; /* the pair of codes 0 */
 };
 
 template <enum dtype T>
@@ -167,10 +176,11 @@ static __device__ __forceinline__ struct round_grid
 grid_of(const struct round_args &a, uint32_t meta)
 {
     float scale = meta_scale<S>(a.mantissa, meta);
-    float most = (15.25f - (float)meta_zero(meta)) * scale;
-    bool usual = scale > 0x1p-90f && scale < 0x1p90f;
-    uint32_t bits;
+    uint32_t zero = (uint32_t)meta_zero(meta), odd = zero & 1, bits;
+    float most = (15.25f - (float)zero) * scale;
 
+    if (!(scale > 0x1p-90f && scale < 0x1p90f))
+        return { 0, scale, zero, CODES_0 };
     if (T == DT_BF16) {
         bits = __float_as_uint(most) >> 16;
     } else {
@@ -178,53 +188,99 @@ grid_of(const struct round_args &a, uint32_t meta)
 
         bits = *(const uint16_t *)&h;
     }
-    return { usual ? reciprocal(scale) : 0.0f, scale,
-             __float_as_uint(ROUNDER) - (uint32_t)meta_zero(meta),
-             bits | bits << 16 };
+    return { 16 * reciprocal(scale), 16 * (float)(1040 + odd + zero),
+             bits | bits << 16, CODES_0 + odd * 0x10001 };
 }
 
 /* ---- rounding ---- */
 
-/* By IEEE division; rarely, so in a loop, which is short. */
+/* By IEEE division; rarely. */
 template <enum dtype T>
-static __device__ uint32_t exact_word(uint4 x, const struct round_grid &g)
+static __device__ __noinline__ uint32_t exact_pair(uint32_t x,
+                                                   const struct round_grid g)
 {
-    float lo = __uint_as_float(g.lo) - ROUNDER;
-    uint32_t out = 0;
+    float2 w = pair_of<T>(x);
+    float lo = -(float)g.most;
+    float s = __fdiv_rn(w.x, g.offset), t = __fdiv_rn(w.y, g.offset);
 
-#pragma unroll 1
-    for (int i = 0; i < 4; i++) {
-        float2 w = pair_of<T>(x.x);
-        float s = __fdiv_rn(w.x, g.scale), t = __fdiv_rn(w.y, g.scale);
-
-        s = fminf(fmaxf(s, lo), 15 + lo) + ROUNDER;
-        t = fminf(fmaxf(t, lo), 15 + lo) + ROUNDER;
-        out |= (__float_as_uint(s) - g.lo) << 8 * i;
-        out |= (__float_as_uint(t) - g.lo) << (8 * i + 4);
-        x = make_uint4(x.y, x.z, x.w, 0);
-    }
-    return out;
+    s = rintf(fminf(fmaxf(s, lo), 15 + lo)) - lo;
+    t = rintf(fminf(fmaxf(t, lo), 15 + lo)) - lo;
+    return g.none + (uint32_t)s + ((uint32_t)t << 16);
 }
 
+/* g.none + the codes of two weights, in 16 bits each. */
 template <enum dtype T>
 static __device__ __forceinline__ uint32_t
-round_word(const uint4 from, const struct round_grid &g)
+round_pair(uint32_t x, const struct round_grid &g)
 {
-    const uint32_t x[4] = { from.x, from.y, from.z, from.w };
-    uint32_t out = 0u - g.lo * 0x11111111u;
+    float2 w = pair_of<T>(least<T>(x, g.most));
+    float s = fmaf(w.x, g.inverse, g.offset);
+    float t = fmaf(w.y, g.inverse, g.offset);
+    uint32_t p;
 
-    if (g.inverse == 0)
-        return exact_word<T>(from, g);
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        float2 w = pair_of<T>(least<T>(x[i], g.most));
-        float s = fmaf(w.x, g.inverse, FIRST) + (ROUNDER - FIRST);
-        float t = fmaf(w.y, g.inverse, FIRST) + (ROUNDER - FIRST);
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(p) : "f"(t), "f"(s));
+    return p;
+}
 
-        out += __float_as_uint(s) << 8 * i;
-        out += __float_as_uint(t) << (8 * i + 4);
+/* Eight weights. */
+template <enum dtype T>
+static __device__ __forceinline__ void round_pairs(uint32_t p[4], const uint4 x,
+                                                   const struct round_grid &g)
+{
+    if (g.inverse == 0) {
+        p[0] = exact_pair<T>(x.x, g);
+        p[1] = exact_pair<T>(x.y, g);
+        p[2] = exact_pair<T>(x.z, g);
+        p[3] = exact_pair<T>(x.w, g);
+        return;
     }
-    return out;
+    p[0] = round_pair<T>(x.x, g);
+    p[1] = round_pair<T>(x.y, g);
+    p[2] = round_pair<T>(x.z, g);
+    p[3] = round_pair<T>(x.w, g);
+}
+
+/* The word of eight inputs. */
+template <enum dtype T>
+static __device__ __forceinline__ uint32_t round_word(const uint4 x,
+                                                      const struct round_grid g)
+{
+    uint32_t p[4], a, b;
+
+    round_pairs<T>(p, x, g);
+    a = p[0] + (p[1] << 8) - g.none * 0x101;
+    b = p[2] + (p[3] << 8) - g.none * 0x101;
+    return __byte_perm(a, b, 0x5410) + (__byte_perm(a, b, 0x7632) << 4);
+}
+
+/* AWQ's words of eight outputs, one for each of eight inputs.  grids: of the outputs,
+ * n apart. */
+template <enum dtype T>
+static __device__ __forceinline__ void
+round_awq(uint32_t out[EACH], const uint4 x[EACH],
+          const struct round_grid *grids, int n)
+{
+    uint32_t sum[2][4], none[2]; /* even and odd outputs */
+
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const struct round_grid g = grids[i * n];
+        int o = i % 2, at = i / 2 * 4;
+        uint32_t p[4];
+
+        round_pairs<T>(p, x[i], g);
+        none[o] = at ? none[o] + (g.none << at) : g.none;
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            sum[o][j] = at ? sum[o][j] + (p[j] << at) : p[j];
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        uint32_t even = sum[0][j] - none[0], odd = sum[1][j] - none[1];
+
+        out[2 * j] = __byte_perm(even, odd, 0x5410);
+        out[2 * j + 1] = __byte_perm(even, odd, 0x7632);
+    }
 }
 
 /* ---- a tile ---- */
@@ -248,7 +304,7 @@ make_own_grids(const struct round_args &a, struct round_grid *grids,
                const uint4 x[EACH], uint64_t r0, uint64_t g, int rows)
 {
     int k = (int)threadIdx.x % WORDS;
-    int y = (int)threadIdx.x / WORDS + k % EACH * STEP;
+    int y = (int)threadIdx.x / WORDS * EACH + k % EACH;
     uint32_t e[EACH], own;
 
 #pragma unroll
@@ -285,7 +341,7 @@ make_small_grids(const struct round_args &a, struct round_grid *grids,
 
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        int y = (int)threadIdx.x / WORDS + i * STEP;
+        int y = (int)threadIdx.x / WORDS * EACH + i;
         uint32_t e = extremes(x[i]);
 
         for (int d = gw / 2; d; d /= 2)
@@ -298,38 +354,139 @@ make_small_grids(const struct round_args &a, struct round_grid *grids,
     __syncthreads();
 }
 
-/* Of tile t: its first row, first word, and rows. */
-struct tile_at {
+/* Of tile t: its first row, first word, and rows.  In the order of the words that are
+ * written. */
+template <enum layout L> struct tile_at {
     uint64_t r0, w0;
     int rows;
 
     __device__ __forceinline__ tile_at(const struct round_args &a, uint32_t t)
     {
-        r0 = (uint64_t)(t % a.down) * ROWS;
-        w0 = (uint64_t)(t / a.down) * WORDS;
+        uint32_t r = L == LAYOUT_CT ? t / a.across : t % a.down;
+        uint32_t c = L == LAYOUT_CT ? t % a.across : t / a.down;
+
+        r0 = (uint64_t)r * ROWS;
+        w0 = (uint64_t)c * WORDS;
         rows = a.rows - r0 < ROWS ? (int)(a.rows - r0) : (int)ROWS;
     }
 };
 
 /* Start the copies of this thread's words of tile t to its places of shared memory,
  * which are THREADS apart. */
+template <enum layout L>
 static __device__ __forceinline__ void bring(const struct round_args &a,
                                              uint32_t t, uint4 *places)
 {
-    int k = (int)threadIdx.x % WORDS, first = (int)threadIdx.x / WORDS;
-    const struct tile_at at(a, t);
-    uint32_t step = STEP * (uint32_t)a.words;
-    int left = at.w0 + k < a.words ? at.rows : 0;
-    const uint4 *from = a.w + (at.r0 + first) * a.words + at.w0 + k;
-    uint32_t to = shared_address(places);
+    int k = (int)threadIdx.x % WORDS, y = (int)threadIdx.x / WORDS * EACH;
+    const struct tile_at<L> at(a, t);
+    bool there = y < at.rows && at.w0 + k < a.words; /* rows come in eights */
+    const uint4 *from = there ? a.w + (at.r0 + y) * a.words + at.w0 + k : a.w;
+    uint32_t step = there ? (uint32_t)a.words : 0, to = shared_address(places);
 
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        bool there = first + i * STEP < left;
-
-        copy_16(to + i * (THREADS * 16), there ? from + i * step : a.w, there);
-    }
+    for (int i = 0; i < EACH; i++)
+        copy_16(to + i * (THREADS * 16), from + i * step, there);
     copy_commit();
+}
+
+/* The first n of four words. */
+static __device__ __forceinline__ void put_four(uint32_t *to, uint2 x, uint2 y,
+                                                bool aligned, uint32_t n)
+{
+    if (aligned && n >= 4) {
+        *(uint4 *)to = make_uint4(x.x, x.y, y.x, y.y);
+        return;
+    }
+    if (n > 0)
+        to[0] = x.x;
+    if (n > 1)
+        to[1] = x.y;
+    if (n > 2)
+        to[2] = y.x;
+    if (n > 3)
+        to[3] = y.y;
+}
+
+/* A tile's words of AWQ: a thread writes four of an input's, of some inputs. */
+static __device__ __forceinline__ void
+store_words_awq(const struct round_args &a, const uint32_t *words, uint64_t r0,
+                uint64_t w0)
+{
+    enum { FOURS = BLOCKS / 4 };
+    uint32_t across = (uint32_t)(a.rows / 8), in = threadIdx.x % FOURS * 4;
+    uint32_t col = (uint32_t)(r0 / 8) + in;
+
+#pragma unroll
+    for (int i = 0; i < EACH * WORDS; i += THREADS / FOURS) {
+        uint32_t k = threadIdx.x / FOURS + i;
+        const uint32_t *from =
+            words + k / EACH * PITCH_AWQ + k % EACH * BLOCKS + in;
+        bool there = w0 + k / EACH < a.words && col < across;
+
+        put_four(a.out + (EACH * w0 + k) * across + col, *(const uint2 *)from,
+                 *(const uint2 *)(from + 2), across % 4 == 0,
+                 there ? across - col : 0);
+    }
+}
+
+/* Those of GPTQ: a warp writes the tile's words of eight inputs. */
+static __device__ __forceinline__ void
+store_words_gptq(const struct round_args &a, const uint32_t *words, uint64_t r0,
+                 uint64_t w0)
+{
+    enum { FOURS = ROWS / 4 };
+    uint32_t in = threadIdx.x % FOURS * 4;
+
+#pragma unroll
+    for (int i = 0; i < WORDS; i += THREADS / FOURS) {
+        uint32_t k = threadIdx.x / FOURS + i;
+        const uint32_t *from = words + k * PITCH_GPTQ + in;
+
+        if (w0 + k < a.words && r0 + in < a.rows)
+            *(uint4 *)(a.out + (w0 + k) * a.rows + r0 + in) =
+                *(const uint4 *)from;
+    }
+}
+
+/* The words of a tile, from this thread's weights.  words: a tile of shared memory
+ * that no thread reads. */
+template <enum dtype T, enum layout L>
+static __device__ __forceinline__ void
+make_words(const struct round_args &a, const struct tile_at<L> &at,
+           const uint4 x[EACH], const struct round_grid *grids, int n,
+           uint32_t *words)
+{
+    int k = (int)threadIdx.x % WORDS, b = (int)threadIdx.x / WORDS;
+    uint32_t out[EACH];
+
+    if constexpr (L == LAYOUT_AWQ) {
+        round_awq<T>(out, x, grids, n);
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            words[k * PITCH_AWQ + i * BLOCKS + b] = out[i];
+        __syncthreads();
+        store_words_awq(a, words, at.r0, at.w0);
+    } else {
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            out[i] = round_word<T>(x[i], grids[i * n]);
+    }
+    if constexpr (L == LAYOUT_GPTQ) {
+        uint4 *to = (uint4 *)(words + k * PITCH_GPTQ + b * EACH);
+
+        to[0] = make_uint4(out[0], out[1], out[2], out[3]);
+        to[1] = make_uint4(out[4], out[5], out[6], out[7]);
+        __syncthreads();
+        store_words_gptq(a, words, at.r0, at.w0);
+    }
+    if constexpr (L == LAYOUT_CT) {
+        bool there = b * EACH < at.rows && at.w0 + k < a.words;
+
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            if (there)
+                a.out[(at.r0 + b * EACH + i) * a.words + at.w0 + k] = out[i];
+    }
 }
 
 /* WHOLE: groups of WORDS words.  A thread brings its words of the next tile when it
@@ -341,47 +498,36 @@ static __global__ void __launch_bounds__(THREADS, RESIDENT)
     extern __shared__ uint4 memory[];
     uint4 *places = memory + threadIdx.x;
     struct round_grid *grids = (struct round_grid *)(memory + EACH * THREADS);
-    int gw = WHOLE ? WORDS : a.group_words, n = WORDS / gw;
-    int k = (int)threadIdx.x % WORDS, first = (int)threadIdx.x / WORDS;
-    pack_tile<ROWS> &tile = *(pack_tile<ROWS> *)(grids + ROWS * n);
+    int n = WHOLE ? 1 : WORDS / a.group_words;
+    uint32_t *words = (uint32_t *)(grids + ROWS * n);
+    int first = (int)threadIdx.x / WORDS * EACH * n;
+    uint32_t tiles = a.down * a.across;
 
-    bring(a, blockIdx.x, places);
-    for (uint32_t t = blockIdx.x; t < a.tiles; t += gridDim.x) {
-        const struct tile_at at(a, t);
-        int left = at.w0 + k < a.words ? at.rows : 0;
+    if (!WHOLE)
+        first += (int)threadIdx.x % WORDS / a.group_words;
+    bring<L>(a, blockIdx.x, places);
+    for (uint32_t t = blockIdx.x, turn = 0; t < tiles;
+         t += gridDim.x, turn ^= 1) {
+        const struct tile_at<L> at(a, t);
         uint4 x[EACH];
 
         copy_wait<0>();
 #pragma unroll
         for (int i = 0; i < EACH; i++)
             x[i] = places[i * THREADS];
-        if (t + gridDim.x < a.tiles)
-            bring(a, t + gridDim.x, places);
+        if (t + gridDim.x < tiles)
+            bring<L>(a, t + gridDim.x, places);
         if (WHOLE)
             make_own_grids<T, S, SYM>(a, grids, x, at.r0, at.w0 / WORDS,
                                       at.rows);
         else
             make_small_grids<T, S, SYM>(a, grids, x, at.r0, at.w0);
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            int y = first + i * STEP;
-            uint32_t word = round_word<T>(x[i], grids[y * n + k / gw]);
-
-            if (L != LAYOUT_CT)
-                tile.at(k, y) = word;
-            else if (y < left)
-                a.out[(at.r0 + y) * a.words + at.w0 + k] = word;
-        }
-        if (L != LAYOUT_CT)
-            __syncthreads();
-        if (L == LAYOUT_AWQ)
-            store_awq(a, tile, at.r0, at.w0);
-        else if (L == LAYOUT_GPTQ)
-            store_gptq(a, tile, at.r0, at.w0);
-        if (L != LAYOUT_CT || !WHOLE)
-            __syncthreads(); /* what is shared is free again */
+        make_words<T, L>(a, at, x, grids + first, n,
+                         words + turn * (WORDS * PITCH_GPTQ));
+        if (WHOLE)
+            __syncwarp(); /* the grids are free again */
         else
-            __syncwarp();
+            __syncthreads();
     }
 }
 
@@ -392,11 +538,11 @@ static int launch(struct cuda_context *c, const struct round_args *a,
                   struct err *e)
 {
     unsigned most = (unsigned)c->processors * RESIDENT;
-    unsigned grid = a->tiles < most ? a->tiles : most;
+    unsigned tiles = a->down * a->across, grid = tiles < most ? tiles : most;
     int room =
         (int)(EACH * THREADS * sizeof(uint4) +
               ROWS * (WORDS / a->group_words) * sizeof(struct round_grid)) +
-        (L == LAYOUT_CT ? 0 : (int)sizeof(pack_tile<ROWS>));
+        (L == LAYOUT_CT ? 0 : 2 * WORDS * PITCH_GPTQ * 4);
 
     CUDA_TRY(cudaFuncSetAttribute(round_kernel<T, S, L, SYM, WHOLE>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -458,7 +604,7 @@ int round_device(struct cuda_context *c, const struct round_params *p,
     a.groups = quant_groups(p->cols, p->group);
     a.group_words = (int)(p->group / 8);
     a.down = (uint32_t)((a.rows + ROWS - 1) / ROWS);
-    a.tiles = a.down * (uint32_t)((a.words + WORDS - 1) / WORDS);
+    a.across = (uint32_t)((a.words + WORDS - 1) / WORDS);
     a.bad = (unsigned *)c->bad;
     return p->dtype == DT_BF16 ? launch_scales<DT_BF16>(c, p, l, &a, e) :
                                  launch_scales<DT_F16>(c, p, l, &a, e);
