@@ -60,10 +60,11 @@ refused() { # STATUS TEXT ARGUMENT...
 
 @test "Gemma 3n: every activation is what the papers of its parts say" {
     python3 "$PY" make gemma3n m
+    # in f32 0.9e-5 to 1.6e-5 from double, by CPU level and OpenBLAS kernel
     forge-calib -q --dtype f32 m t.fts >f32.fts
-    python3 "$PY" check m t.fts 1e-5 f32.fts
+    python3 "$PY" check m t.fts 3e-5 f32.fts
     [ "$(python3 "$PY" names f32.fts | wc -l)" -eq 96 ]
-    python3 "$PY" logits m t.fts 1e-5 f32
+    python3 "$PY" logits m t.fts 3e-5 f32
     # what bf16 rounds becomes larger behind cut-offs and in corrections
     forge-calib -q m t.fts >bf16.fts
     python3 "$PY" check m t.fts 0.2 bf16.fts
@@ -72,7 +73,7 @@ refused() { # STATUS TEXT ARGUMENT...
     forge-calib -q --dtype f32 --to embed m t.fts >h0.fts
     for i in 0 1 2 3 4 5; do
         forge-calib -q --dtype f32 --layer $i --hidden h$((i + 1)).fts m h$i.fts >a.fts
-        python3 "$PY" check m t.fts 1e-5 a.fts
+        python3 "$PY" check m t.fts 3e-5 a.fts
     done
 }
 
