@@ -207,8 +207,8 @@ int keys_make(struct request *r, struct err *e)
         add(&h, "kv_b");
     if (*j->gpu) /* sums depend on it, and on the next */
         add(&h, "gpu %s", j->gpu);
-    if (j->parts > 1)
-        add(&h, "parts %" PRId64, j->parts);
+    if (j->parts > 1) /* 2: what files of stops have */
+        add(&h, "parts %" PRId64 " 2", j->parts);
     add_sidecar(&h, j->model, "config.json");
     if (end(&h, j->ckey) < 0)
         return e->code;
