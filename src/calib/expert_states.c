@@ -38,6 +38,17 @@ void *expert_states_payload(const struct routing *r, enum routed which)
     return of[which];
 }
 
+int expert_states_check(const struct model_config *c, const struct frame *f,
+                        const struct routing *r, enum routed which,
+                        struct err *e)
+{
+    for (int64_t i = 0; which == ROUTED_EXPERTS && i < r->n * r->top_k; i++)
+        if (r->experts[i] < 0 || r->experts[i] >= c->moe.n_experts)
+            return err_set(e, E_DATA, "'%s': no expert %d", f->name,
+                           r->experts[i]);
+    return 0;
+}
+
 /* The streams that there are; returns their number. */
 static int list(const struct calib_experts *ex, const struct mixture *of[2])
 {
@@ -143,15 +154,17 @@ int expert_states_read(struct calib_experts *ex, struct batch_reader *f,
 
     for (int i = 0; i < n; i++)
         for (enum routed k = 0; k < ROUTED; k++) {
+            const struct model_config *c = model_config(of[i]->m);
             const struct routing *r = &of[i]->routing;
             const void *data;
             struct frame want;
 
-            expert_states_frame(model_config(of[i]->m), ex->layer, k, i, r->n,
-                                &want);
+            expert_states_frame(c, ex->layer, k, i, r->n, &want);
             if (batch_reader_inside(f, &want, &data, e) < 0)
                 return e->code;
             memcpy(expert_states_payload(r, k), data, want.len);
+            if (expert_states_check(c, &want, r, k, e) < 0)
+                return e->code;
         }
     for (int i = 0; i < n && !ex->run->c->outputs.count; i++)
         if (read_rows(ex, of[i], i, f, e) < 0)

@@ -28,11 +28,16 @@ void expert_states_frame(const struct model_config *c, int64_t layer,
                          struct frame *f);
 /* Its payload in r. */
 void *expert_states_payload(const struct routing *r, enum routed which);
+/* E_DATA: frame f, whose payload r has, names an expert that the model lacks. */
+MUST_CHECK int expert_states_check(const struct model_config *c,
+                                   const struct frame *f,
+                                   const struct routing *r, enum routed which,
+                                   struct err *e);
 /* Write both streams'.  Errors of writing, of copying from a device. */
 MUST_CHECK int expert_states_write(const struct calib_experts *ex,
                                    struct stream_writer *w, struct err *e);
 /* Read them; the activations only where experts are to run (calib.outputs).  E_DATA:
- * they are not there; errors of copying. */
+ * they are not there, or expert_states_check(); errors of copying. */
 MUST_CHECK int expert_states_read(struct calib_experts *ex,
                                   struct batch_reader *f, struct err *e);
 

@@ -128,7 +128,7 @@ static int read_next(struct outputs_source *s, int64_t k, int64_t expert,
         f.dims[1] != (uint64_t)o->config->hidden_size)
         return err_set(e, E_DATA, "'%s': want rows of '%s' of part %lld", path,
                        name, (long long)o->c->part.part);
-    s->left[k] = (struct outputs_left){ f.data, (int64_t)f.dims[0] };
+    s->left[k] = (struct outputs_left){ f.data, (int64_t)f.dims[0], expert };
     return 0;
 }
 
@@ -144,6 +144,12 @@ static int get(void *arg, int64_t expert, int64_t n, void *to, struct err *e)
     for (; n; n -= some) {
         if (!left->n && read_next(s, k, expert, e) < 0)
             return e->code;
+        if (left->expert != expert)
+            return err_set(e, E_DATA,
+                           "'%s': %lld more rows of expert %lld of "
+                           "part %lld than it has tokens",
+                           o->c->outputs.item[k], (long long)left->n,
+                           (long long)left->expert, (long long)o->c->part.part);
         some = left->n < n ? left->n : n;
         memcpy(to, left->row, (size_t)some * row);
         to = (char *)to + (size_t)some * row;

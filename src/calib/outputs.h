@@ -38,7 +38,7 @@ MUST_CHECK int outputs_finish(struct outputs_writer *o, struct err *e);
 
 struct outputs_left {
     const char *row;
-    int64_t n;
+    int64_t n, expert;
 };
 
 struct outputs {

@@ -30,7 +30,7 @@ struct part {
     struct piece *piece;
     size_t n;
     struct routing routing[2];
-    bool routed[2];
+    unsigned routed[2];  /* bit k: frame k of enum routed has been read */
     int64_t *keep;       /* [kept]: numbers of the rows that are kept */
     int64_t first, kept; /* first: of all that are kept */
 };
@@ -97,16 +97,18 @@ static int take_routing(struct reading *r, struct part *p,
             expert_states_frame(c, r->layer, k, i, n, &want);
             if (strcmp(f->name, want.name) != 0 || f->dtype != want.dtype)
                 continue;
-            if (f->len != want.len)
+            if (f->len != want.len || (to->experts && to->n != n))
                 return err_set(e, E_DATA, "'%s': of another number of tokens",
                                f->name);
             if (!to->experts &&
                 (routing_create(to, n, c->moe.top_k, e) < 0 ||
                  routing_want_mass(to, c->moe.n_experts, e) < 0))
                 return e->code;
-            p->routed[i] |= k == ROUTED_EXPERTS;
+            p->routed[i] |= 1u << k;
             return stream_payload(p->in, at, expert_states_payload(to, k),
-                                  f->len, e);
+                                  f->len, e) < 0 ?
+                       e->code :
+                       expert_states_check(c, &want, to, k, e);
         }
     return 0;
 }
@@ -119,7 +121,8 @@ static int check_part(const struct reading *r, const struct part *p,
     bool good = n > 0;
 
     for (int i = 0; i < r->streams; i++)
-        good = good && p->routed[i] && p->rows[i][STATE] == n &&
+        good = good && p->routed[i] == (1u << ROUTED) - 1 &&
+               p->routing[i].n == n && p->rows[i][STATE] == n &&
                p->rows[i][INPUT] == n;
     return good ? 0 :
                   err_set(e, E_DATA,

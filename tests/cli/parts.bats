@@ -171,3 +171,54 @@ PYTHON
     done
     refused 65 "no states of the original model" --until 1.mlp_mid --propagate both m one.fts
 }
+
+# A share of the experts of model m, from the states in FILE.fts, is refused.
+share_refused() { # TEXT FILE
+    # shellcheck disable=SC2016 # for the inner shell
+    fails 65 "$1" bash -c 'sleep 1 | forge-calib -q --feedback - --propagate both --share 0 --shares 2 -o /dev/null m "$1"' - "$2.fts"
+}
+
+@test "states of experts that lack something, and outputs of other tokens, are refused in a line" {
+    python3 "$PY" tokens t.fts 5 6
+    python3 "$PY" make qwen2_moe m
+    forge-calib -q --until 0.experts --propagate both --hidden next-0.experts.fts -o /dev/null m t.fts
+    shares m both 0
+    python3 - "$BATS_TEST_DIRNAME/../reference" <<'PYTHON'
+import copy, sys
+sys.path.insert(0, sys.argv[1])
+import fts
+def write(name, frames):
+    fts.write(open(name, "wb"), frames)
+def cut(t, part, of):
+    t = copy.copy(t)
+    t.payload = bytes(t.payload)[:len(t.payload) // of * part]
+    t.shape = [t.shape[0] // of * part, t.shape[1]]
+    return t
+s = list(fts.read(open("next-0.experts.fts", "rb")))
+states = [t for t in s if t.role == "hidden"]
+routing = [t for t in s if t.role == "routing"]
+rows = [t for t in s if t.role == "activation"]
+write("bare.fts", states + rows)
+write("noweights.fts", states + [t for t in routing if not (t.dtype == "F32" and ".experts" in t.name)] + rows)
+# the second sequence's states come too late
+few = [cut(t, 5, 11) if t.dtype != "F64" else t for t in routing]
+write("late.fts", states[::2] + few + states[1::2] + rows)
+wrong = copy.copy(routing[0])
+wrong.payload = bytes(wrong.payload[:8]) + (99).to_bytes(4, "little") + bytes(wrong.payload[12:])
+write("wrong.fts", states + [wrong] + routing[1:] + rows)
+o = list(fts.read(open("outputs-0-0.fts", "rb")))
+twice = copy.copy(o[0])
+twice.payload, twice.shape = bytes(twice.payload) * 2, [2 * twice.shape[0], twice.shape[1]]
+write("twice.fts", [twice] + o[1:])
+write("fewer.fts", o[1:])
+PYTHON
+    for name in bare noweights late; do
+        share_refused "no states behind layer 0 without its experts" $name
+    done
+    share_refused "'model.layers.0.experts': no expert 99" wrong
+    way=(--until 1.attn_in --propagate both --part 0 --parts 1 --outputs)
+    others=(--outputs outputs-0-1.fts --outputs outputs-0-2.fts m)
+    refused 65 "'model.layers.0.experts': no expert 99" "${way[@]}" outputs-0-0.fts "${others[@]}" wrong.fts
+    refused 65 "more rows of expert 0 of part 0 than it has tokens" "${way[@]}" twice.fts "${others[@]}" next-0.experts.fts
+    refused 65 "want rows of 'model.layers.0.mlp.experts.0.out.original' of part 0" "${way[@]}" fewer.fts "${others[@]}" next-0.experts.fts
+}
