@@ -188,6 +188,22 @@ static int64_t keep(struct reading *r, struct err *e)
 
 /* ---- rows ---- */
 
+/* The first of the kept tokens from `row` on. */
+static int64_t first_from(const struct part *p, int64_t row)
+{
+    int64_t low = 0, high = p->kept;
+
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+
+        if (p->keep[middle] < row)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 /* The rows of a frame that are kept. */
 static int read_piece(struct reading *r, struct part *p, const struct piece *x,
                       void **room, struct err *e)
@@ -197,11 +213,10 @@ static int read_piece(struct reading *r, struct part *p, const struct piece *x,
     if (mem_grow(room, x->len, "states", e) < 0 ||
         stream_payload(p->in, x->at, *room, x->len, e) < 0)
         return e->code;
-    for (int64_t i = 0; i < p->kept; i++)
-        if (p->keep[i] >= x->row && p->keep[i] < x->row + x->rows)
-            memcpy(to + (size_t)(p->first + i) * r->row,
-                   (char *)*room + (size_t)(p->keep[i] - x->row) * r->row,
-                   r->row);
+    for (int64_t i = first_from(p, x->row);
+         i < p->kept && p->keep[i] < x->row + x->rows; i++)
+        memcpy(to + (size_t)(p->first + i) * r->row,
+               (char *)*room + (size_t)(p->keep[i] - x->row) * r->row, r->row);
     return 0;
 }
 
