@@ -53,9 +53,9 @@ enum point batch_reader_point(const struct batch_reader *f);
 
 /* 1: *b holds the next sequences, at POINT_IN or as tokens; 0: no more
  * sequences of this stream.  *b is zero-initialised, and its memory is used
- * again; state_release() b->s and buffer_release() b->tokens at the end.  E_DATA: a frame of the wrong shape
- * or layer, a token beyond the vocabulary, or states that are not finite;
- * E_TEMP. */
+ * again; state_release() b->s and buffer_release() b->tokens at the end.
+ * E_DATA: a frame of the wrong shape or layer, a token beyond the vocabulary, or
+ * states that are not finite; E_TEMP. */
 MUST_CHECK int batch_reader_next(struct batch_reader *f, struct batch *b,
                                  struct err *e);
 

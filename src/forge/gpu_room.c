@@ -38,10 +38,10 @@ double gpu_room_others(const struct request *r)
 
 double gpu_room_states(const struct request *r)
 {
-    double left = (double)r->gpu.facts.free - gpu_room_others(r);
+    double all = (double)r->gpu.facts.free, left = all - gpu_room_others(r);
 
     return !r->j.gpu_memory && r->j.propagate == PROPAGATE_QUANTIZED &&
-                   left > 0 ?
+                   left > all / 2 && left > gpu_room_layer(r) ?
                left :
                0;
 }

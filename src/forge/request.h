@@ -90,8 +90,8 @@ MUST_CHECK int gpu_room_check(const struct request *r, struct err *e);
  * layer. */
 double gpu_room_others(const struct request *r);
 double gpu_room_layer(const struct request *r);
-/* What forge-calib may take for states in the loop, where the tools beside it are known;
- * 0: half of what is free. */
+/* What forge-calib may take of the GPU in the loop, where the tools beside it are known and
+ * leave more than half of it, and a layer; 0: half of what is free. */
 double gpu_room_states(const struct request *r);
 /* Print what it needs, and what is there (--dry-run). */
 void gpu_room_print(const struct request *r);

@@ -212,3 +212,22 @@ PYTHON
     run -64 --separate-stderr "$all/forge-device" here
     run -74 --separate-stderr sh -c '"$0" >/dev/full' "$all/forge-device"
 }
+
+@test "the loop may hold what other tools leave, where that is a layer and more than half" {
+    quantize out --effort fast --dry-run >said
+    layer=$(sed -nE 's/^GPU memory +([0-9.]+) MiB for a layer.*/\1/p' said)
+    read -r hessian least < <(sed -nE 's/^ +([0-9.]+) MiB for the widest Hessian.* at a time ([0-9.]+) MiB$/\1 \2/p' said)
+    states() { # MIB: of the GPU; prints those that forge-calib may hold
+        rm -rf out work
+        FAKE_CUDA_ROOM=$(bytes "$1" MiB) quantize out --effort fast "${@:2}"
+        jq .gpu_states work/settings.json
+    }
+    # beside 512 MiB for the context of each of five tools half a layer is no limit to work with
+    small=$(awk -v a="$layer" -v b="$hessian" -v c="$least" 'BEGIN { print 2560 + a / 2 + b + c }')
+    [ "$(states "$small")" -eq 0 ]
+    left=$(states 8192)
+    [ "$left" -gt $((4096 << 20)) ]
+    [ "$left" -lt $((5632 << 20)) ]
+    [ "$(states 8192 --gpu-memory 4G)" -eq 0 ]
+    [ "$(states 8192 --effort default)" -eq 0 ] # two streams
+}
