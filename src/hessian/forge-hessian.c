@@ -9,12 +9,13 @@
 #include "device/ledger.h"
 #include "hessian/hessian_table.h"
 #include "hessian/hessian_inputs.h"
+#include "hessian/token_weights.h"
 
 struct settings {
     struct tool tool;
     int dtype; /* index into the words of --dtype */
     struct device_choice device;
-    const char *loans;
+    const char *loans, *weights;
     int64_t block, max_tokens, skip, blend, parts, share, shares;
     const char *rows;
     struct opt_list prior;
@@ -44,6 +45,9 @@ static int parse(struct settings *s, int argc, char **argv)
         { OPT_LIST, 0, "blend-with", "FILE",
           "... which is merged from the moments in FILE; may be repeated",
           &s->prior, 0, 0, true },
+        { OPT_STR, 0, "weights", "FILE",
+          "a stream of weights of tokens, for each input [all alike]",
+          &s->weights, 0, 0, true },
         { OPT_FLAG, 0, "partial", NULL,
           "part of the tokens, to be merged: leave experts' activations as "
           "they are",
@@ -108,6 +112,8 @@ static int open_all(struct hessian_inputs *r, const struct settings *s,
                                      .rows = s->rows };
     if ((rc = ledger_open(&r->ledger, s->loans, e)) < 0 ||
         (rc = device_open(&s->device, &hessian_plugin, e)) < 0 ||
+        (rc = token_weights_open(&r->params.weights, s->weights, NULL, e)) <
+            0 ||
         (rc = ledger_reads(r->ledger, LEDGER_ACTIVATIONS, e)) < 0 ||
         (rc = hessian_inputs_open(r, path, n, s->tool.expect_key, e)) < 0 ||
         (s->prior.count &&

@@ -53,6 +53,7 @@ struct hessian_set {
     struct blend blend;
     struct pair pair[PAIRS];
     struct room fetched;
+    struct room weighted, pair_weighted[PAIRS]; /* rows times root weights */
     struct entry *entry;
     size_t count;
 };

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "arch/tensor_name.h"
+#include "hessian/token_weights.h"
 
 int hessian_inputs_open(struct hessian_inputs *r, char **path, int n,
                         const char *key, struct err *e)
@@ -42,6 +43,7 @@ void hessian_inputs_close(struct hessian_inputs *r)
         free(r->hits[i].sum);
     free(r->hits);
     hessian_set_close(r->all);
+    token_weights_close(r->params.weights);
     ledger_close(r->ledger);
 }
 

@@ -10,6 +10,7 @@
 #include "device/ledger.h"
 #include "hessian/hessian_entry.h"
 #include "hessian/hessian_rows.h"
+#include "hessian/token_weights.h"
 
 int hessian_set_open(struct hessian_set **c, const struct hessian_set_params *p,
                      struct err *e)
@@ -34,6 +35,9 @@ void hessian_set_close(struct hessian_set *c)
     }
     for (int k = 0; k < PAIRS; k++)
         free(c->pair[k].room.p);
+    for (int k = 0; k < PAIRS; k++)
+        free(c->pair_weighted[k].p);
+    free(c->weighted.p);
     free(c->fetched.p);
     blend_release(&c->blend);
     free(c->entry);
@@ -296,7 +300,8 @@ static int fetch(struct frame *f, struct room *to, struct err *e)
 static int bring_here(struct hessian_set *c, const struct entry *t,
                       struct frame *f, struct err *e)
 {
-    bool there = f->loan.lent && hessian_is_there(t->acc);
+    bool there = f->loan.lent && hessian_is_there(t->acc) &&
+                 !token_weights_have(c->params.weights, f->name);
 
     for (int k = 0; k < PAIRS; k++)
         there &= !t->cross[k] ||
@@ -308,6 +313,66 @@ static int bring_here(struct hessian_set *c, const struct entry *t,
         if (t->cross[k] && fetch(&c->pair[k].f, &c->pair[k].room, e) < 0)
             return e->code;
     return fetch(f, &c->fetched, e);
+}
+
+/* ---- weights of tokens ---- */
+
+struct weighing {
+    const struct frame *f;
+    const float *root;
+    char *to;
+};
+
+static void weigh_rows(void *ctx, size_t begin, size_t end)
+{
+    const struct weighing *j = ctx;
+    size_t cols = j->f->dims[1], item = dtype_bits(j->f->dtype) / 8;
+    float part[1024];
+
+    for (size_t t = begin; t < end; t++)
+        for (size_t i = 0; i < cols; i += ARRAY_LEN(part)) {
+            size_t n = cols - i < ARRAY_LEN(part) ? cols - i : ARRAY_LEN(part);
+            size_t at = (t * cols + i) * item;
+
+            (void)!to_f32(part, (const char *)j->f->data + at, j->f->dtype, n);
+            for (size_t k = 0; k < n; k++)
+                part[k] *= j->root[t];
+            (void)!from_f32(j->to + at, j->f->dtype, part, n);
+        }
+}
+
+/* The rows of f times their root weights, in room. */
+static int weigh(struct frame *f, const float *root, struct room *room,
+                 struct err *e)
+{
+    struct weighing j = { .f = f, .root = root };
+
+    if (room_need(room, f->len, f->name, e) < 0)
+        return e->code;
+    j.to = room->p;
+    threads_for(f->dims[0], 16, weigh_rows, &j);
+    f->data = room->p;
+    return 0;
+}
+
+/* Moments of rows times root weights are those of weighted tokens; the products are
+ * rounded to the rows' dtype. */
+static int weigh_all(struct hessian_set *c, const struct entry *t,
+                     struct frame *f, struct err *e)
+{
+    const float *root;
+
+    if (!token_weights_have(c->params.weights, f->name) || !f->dims[0])
+        return 0;
+    if (token_weights_get(c->params.weights, f->name, f->sequence, f->dims[0],
+                          &root, e) < 0 ||
+        weigh(f, root, &c->weighted, e) < 0)
+        return e->code;
+    for (int k = 0; k < PAIRS; k++)
+        if (t->cross[k] &&
+            weigh(&c->pair[k].f, root, &c->pair_weighted[k], e) < 0)
+            return e->code;
+    return 0;
 }
 
 /* Add a part of the activation f to its cross moments, then to its Hessian,
@@ -405,7 +470,8 @@ int hessian_set_activation(struct hessian_set *c, const struct frame *f,
         n = n < left ? n : left;
     }
     here = *f;
-    if (match_pairs(c, t, f, e) < 0 || bring_here(c, t, &here, e) < 0)
+    if (match_pairs(c, t, f, e) < 0 || bring_here(c, t, &here, e) < 0 ||
+        weigh_all(c, t, &here, e) < 0)
         return e->code;
     return add_tokens(c, t, &here, n, e);
 }

@@ -10,7 +10,8 @@ struct hessian_shape {
     enum dtype dtype; /* of x in the products: DT_BF16 or DT_F32 */
 };
 
-struct ledger; /* device/ledger.h */
+struct ledger;        /* device/ledger.h */
+struct token_weights; /* hessian/token_weights.h */
 
 /* What forge-hessian makes of its inputs: hessian_set.h. */
 struct hessian_set_params {
@@ -34,6 +35,7 @@ struct hessian_set_params {
     const char
         *rows; /* of linears that are no experts': emit only what these need,
                        * for these (hessian_rows.h); NULL: all */
+    struct token_weights *weights; /* of tokens, but of experts; NULL: 1 */
     struct ledger *ledger; /* lends what is made on the device; NULL: nothing */
 };
 

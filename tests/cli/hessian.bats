@@ -47,6 +47,21 @@ setup() {
     run -64 forge-hessian --skip-tokens 1 --max-tokens 5 "$A/a.fts"
 }
 
+@test "--weights: moments are means of weighted tokens" {
+    python3 "$PY" token-weights "$A/a.fts" w.fts
+    for k in "" 32; do
+        python3 "$PY" drift "$A/a$k.fts" d.fts "${k:+f32}"
+        forge-hessian -q --weights w.fts d.fts >h.fts
+        python3 "$PY" check-weighted d.fts w.fts h.fts "$([ "$k" ] && echo 4e-6 || echo 4e-3)"
+        forge-hessian -q -j 1 --weights w.fts <d.fts >one.fts
+        python3 "$PY" same h.fts one.fts
+    done
+    mkstream 'activation:model.layers.0.attn_in:F32:2x1:sequence=1' >few.fts
+    run --separate-stderr -65 forge-hessian -q --weights few.fts "$A/a.fts"
+    run -65 forge-hessian -q --weights "$A/a.fts" "$A/a.fts"
+    run -66 forge-hessian -q --weights none "$A/a.fts"
+}
+
 @test "drift and output frames give cross moments, in front of the hessian" {
     for k in "" 32; do
         python3 "$PY" drift "$A/a$k.fts" d.fts "${k:+f32}"

@@ -107,6 +107,41 @@ def check_cross(path, got):
         assert (t.samples, t.modules) == (len(x), modules(base))
 
 
+def token_weights(acts, out):
+    """Of all inputs but the last, of as many linears as there are inputs before."""
+    rng = np.random.default_rng(9)
+    frames = []
+    for t in tensors(acts):
+        if t.role == "activation" and t.name in list(INPUTS)[:-1]:
+            n = 1 + list(INPUTS).index(t.name)
+            g = rng.exponential(size=(t.shape[0], n))**2*np.arange(1, n + 1)
+            frames.append(fts.Tensor("activation", t.name, g.astype(np.float32),
+                                     sequence=t.sequence))
+    fts.write(open(out, "wb"), frames)
+
+
+def check_weighted(acts, weights, got, tolerance):
+    """Moments of tokens times their weights."""
+    frames, g = tensors(acts), {}
+    for t in tensors(weights):
+        g.setdefault(t.name, {})[t.sequence] = t.array().astype(np.float64)
+    for t in tensors(got):
+        base = t.name if t.role == "hessian" else t.name.rsplit(".", 1)[0]
+        parts = [[f for f in frames if f.name == n] for n in (t.name, base)]
+        y, x = (np.concatenate([f.array() for f in p]).astype(np.float64) for p in parts)
+        w = np.ones(len(x))
+        if base in g:
+            w = np.concatenate([g[base][f.sequence] for f in parts[1]])
+            w = (w/w.mean(0)).mean(1)
+            assert w.max() > 5
+        want = 2*(y*w[:, None]).T @ x/len(x)
+        size = np.sqrt(np.outer(w @ (y*y), w @ (x*x)))/len(x) + 1e-30
+        have = full(t, x.shape[1]) if t.role == "hessian" else t.array()
+        worst = (np.abs(have - want)/size).max()
+        assert worst < float(tolerance), (t.name, worst)
+        assert (t.samples, t.modules) == (len(x), modules(base))
+
+
 def make_weights(out, times="1"):
     """times: as many rows."""
     rng = np.random.default_rng(8)
@@ -310,6 +345,7 @@ if __name__ == "__main__":
      "same-codes": same_codes,
      "activations": make_activations, "drift": make_drift,
      "check-cross": check_cross, "weights": make_weights,
+     "token-weights": token_weights, "check-weighted": check_weighted,
      "broken-hessian": make_broken, "check-hessian": check_hessian, "check-mean": check_mean,
      "check-grid": check_grid, "check-solve": check_solve, "same": same}[
         sys.argv[1]](*sys.argv[2:])
