@@ -317,44 +317,6 @@ static int bring_here(struct hessian_set *c, const struct entry *t,
 
 /* ---- weights of tokens ---- */
 
-struct weighing {
-    const struct frame *f;
-    const float *root;
-    char *to;
-};
-
-static void weigh_rows(void *ctx, size_t begin, size_t end)
-{
-    const struct weighing *j = ctx;
-    size_t cols = j->f->dims[1], item = dtype_bits(j->f->dtype) / 8;
-    float part[1024];
-
-    for (size_t t = begin; t < end; t++)
-        for (size_t i = 0; i < cols; i += ARRAY_LEN(part)) {
-            size_t n = cols - i < ARRAY_LEN(part) ? cols - i : ARRAY_LEN(part);
-            size_t at = (t * cols + i) * item;
-
-            (void)!to_f32(part, (const char *)j->f->data + at, j->f->dtype, n);
-            for (size_t k = 0; k < n; k++)
-                part[k] *= j->root[t];
-            (void)!from_f32(j->to + at, j->f->dtype, part, n);
-        }
-}
-
-/* The rows of f times their root weights, in room. */
-static int weigh(struct frame *f, const float *root, struct room *room,
-                 struct err *e)
-{
-    struct weighing j = { .f = f, .root = root };
-
-    if (room_need(room, f->len, f->name, e) < 0)
-        return e->code;
-    j.to = room->p;
-    threads_for(f->dims[0], 16, weigh_rows, &j);
-    f->data = room->p;
-    return 0;
-}
-
 /* Moments of rows times root weights are those of weighted tokens; the products are
  * rounded to the rows' dtype. */
 static int weigh_all(struct hessian_set *c, const struct entry *t,
@@ -366,11 +328,11 @@ static int weigh_all(struct hessian_set *c, const struct entry *t,
         return 0;
     if (token_weights_get(c->params.weights, f->name, f->sequence, f->dims[0],
                           &root, e) < 0 ||
-        weigh(f, root, &c->weighted, e) < 0)
+        token_weights_apply(f, root, &c->weighted, e) < 0)
         return e->code;
     for (int k = 0; k < PAIRS; k++)
-        if (t->cross[k] &&
-            weigh(&c->pair[k].f, root, &c->pair_weighted[k], e) < 0)
+        if (t->cross[k] && token_weights_apply(&c->pair[k].f, root,
+                                               &c->pair_weighted[k], e) < 0)
             return e->code;
     return 0;
 }

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "common/io/stream.h"
+#include "common/math/threads.h"
+#include "hessian/hessian_entry.h"
 
 struct part {
     char *name;
@@ -222,4 +224,41 @@ int token_weights_get(struct token_weights *w, const char *name,
     return err_set(e, E_DATA,
                    "'%s': no weights of %llu tokens of sequence %llu", name,
                    (unsigned long long)n, (unsigned long long)sequence - 1);
+}
+
+struct weighing {
+    const struct frame *f;
+    const float *root;
+    char *to;
+};
+
+static void weigh_rows(void *ctx, size_t begin, size_t end)
+{
+    const struct weighing *j = ctx;
+    size_t cols = j->f->dims[1], item = dtype_bits(j->f->dtype) / 8;
+    float part[1024];
+
+    for (size_t t = begin; t < end; t++)
+        for (size_t i = 0; i < cols; i += ARRAY_LEN(part)) {
+            size_t n = cols - i < ARRAY_LEN(part) ? cols - i : ARRAY_LEN(part);
+            size_t at = (t * cols + i) * item;
+
+            (void)!to_f32(part, (const char *)j->f->data + at, j->f->dtype, n);
+            for (size_t k = 0; k < n; k++)
+                part[k] *= j->root[t];
+            (void)!from_f32(j->to + at, j->f->dtype, part, n);
+        }
+}
+
+int token_weights_apply(struct frame *f, const float *root, struct room *room,
+                        struct err *e)
+{
+    struct weighing j = { .f = f, .root = root };
+
+    if (room_need(room, f->len, f->name, e) < 0)
+        return e->code;
+    j.to = room->p;
+    threads_for(f->dims[0], 16, weigh_rows, &j);
+    f->data = room->p;
+    return 0;
 }

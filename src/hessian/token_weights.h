@@ -15,6 +15,8 @@
 #include "common/base.h"
 
 struct token_weights;
+struct frame; /* common/io/stream.h */
+struct room;  /* hessian/hessian_entry.h */
 
 /* A regular file.  E_USAGE: it is none; E_DATA: other frames, two of a name and
  * sequence; E_TEMP; errors of stream_open(). */
@@ -29,5 +31,9 @@ bool token_weights_have(const struct token_weights *w, const char *name);
 MUST_CHECK int token_weights_get(struct token_weights *w, const char *name,
                                  uint64_t sequence, uint64_t n,
                                  const float **root, struct err *e);
+/* Replace the rows of f, on the host, by their products with root[rows], rounded to
+ * f's dtype, in room.  E_TEMP. */
+MUST_CHECK int token_weights_apply(struct frame *f, const float *root,
+                                   struct room *room, struct err *e);
 
 #endif
