@@ -307,7 +307,7 @@ lint: $O/libforge.a
 	$(Q)clang-format --dry-run -Werror $(C_FILES)
 	$(Q)cppcheck -q --error-exitcode=1 --inline-suppr --std=c11 -Isrc -Iinclude \
 	  -D_GNU_SOURCE -DHAVE_URING --suppressions-list=.cppcheck $(SRC)
-	$(Q)shellcheck $(SCRIPT) $(wildcard bench/*.sh tests/gpu/*.sh tests/roots/*.sh)
+	$(Q)shellcheck -x $(SCRIPT) $(wildcard bench/*.sh tests/gpu/*.sh tests/roots/*.sh)
 	$(Q)shellcheck -S warning -e SC1091,SC2030,SC2031,SC2154,SC2210,SC2238 \
 	  $(wildcard tests/*/*.bats tests/*/*.bash)
 	$(Q)! grep -nE '^ *(\[|cmp |diff |grep )[^|]* && (\[|!|cmp |diff |grep )' $(wildcard tests/*/*.bats) || \

@@ -112,8 +112,9 @@ static void run_tiles(void *ctx, size_t begin, size_t end)
 
 /* Choose the size of tiles, as wide as suits the kernels, but enough tiles for
  * all threads; adds their number to *total.  f32 products keep their size, so
- * that results do not depend on the number of threads.  Parts of a row of AWQ's words
- * have eight cache lines at least. */
+ * that results do not depend on the number of threads.  Parts are for more tiles
+ * alone: whole sums have the same bits, and need no memory.  Those of a row of AWQ's
+ * words have eight cache lines at least. */
 static int cut(struct expert *x, int64_t cols, int64_t experts, int64_t *total,
                struct err *e)
 {
@@ -122,11 +123,12 @@ static int cut(struct expert *x, int64_t cols, int64_t experts, int64_t *total,
     int64_t least = W4_BLOCK;
 
     x->t = w4_tiles(&x->x);
-    x->parts = w4_parts(&x->x);
     if (x->x.rows <= W4_FEW && x->x.w->form == W4_AWQ)
         least *= 8;
-    x->down = (x->x.rows + x->t.rows - 1) / x->t.rows * x->parts;
+    x->down = (x->x.rows + x->t.rows - 1) / x->t.rows;
     x->across = (cols + x->t.cols - 1) / x->t.cols;
+    x->parts = x->across * x->down < wanted ? w4_parts(&x->x) : 1;
+    x->down *= x->parts;
     while (!fixed && x->across * x->down < wanted && x->t.cols > least) {
         x->t.cols /= 2;
         x->across = (cols + x->t.cols - 1) / x->t.cols;

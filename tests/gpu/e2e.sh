@@ -9,16 +9,10 @@
 set -euo pipefail
 bin=$1 model=$2 text=$3 eval=$4
 export PATH="$bin:$PATH"
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+# shellcheck source=tests/gpu/device.sh
+. "$(dirname "$0")/device.sh"
 layout=${LAYOUT:-awq} sets=${SETS:-3}
 
-rc=0
-forge-grid --device cuda /dev/null >/dev/null 2>"$dir/why" || rc=$?
-if [ "$rc" -eq 69 ]; then
-    echo "skipped: $(cat "$dir/why")"
-    exit 77
-fi
 echo "== $(basename "$model"), $layout"
 forge-tokens -q --sequences "${SEQUENCES:-64}" --seqlen 256 "$model" "$text" >"$dir/tokens"
 forge-calib -q "$model" "$dir/tokens" >"$dir/inputs"

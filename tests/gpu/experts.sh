@@ -7,16 +7,10 @@
 set -euo pipefail
 bin=$(realpath "$1") mk=$(realpath "$2") experts=${3:-40} hidden=${4:-512} width=${5:-192} tokens=${6:-300}
 export PATH="$bin:$PATH"
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+# shellcheck source=tests/gpu/device.sh
+. "$(dirname "$0")/device.sh"
 cd "$dir"
 
-rc=0
-forge-grid --device cuda /dev/null >/dev/null 2>why || rc=$?
-if [ "$rc" -eq 69 ]; then
-    echo "skipped: $(cat why)"
-    exit 77
-fi
 size=("$experts" "$hidden" "$width")
 echo "== $experts experts of $hidden x $width, $tokens tokens and more or less"
 "$mk" acts "${size[@]}" "$tokens" >acts.fts

@@ -5,16 +5,10 @@
 set -euo pipefail
 reference=$(realpath "$(dirname "$0")/../reference")
 PATH=$(realpath "$1"):$PATH
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+# shellcheck source=tests/gpu/device.sh
+. "$(dirname "$0")/device.sh"
 cd "$dir"
 
-rc=0
-forge-grid --device cuda /dev/null >/dev/null 2>why || rc=$?
-if [ "$rc" -eq 69 ]; then
-    echo "skipped: $(cat why)"
-    exit 77
-fi
 python3 "$reference/forward.py" tokens t.fts 40 1 33 64
 # another length: one of granite's draws is too near to the end of a token
 python3 "$reference/forward.py" tokens other.fts 64 1 33
@@ -25,6 +19,7 @@ for kind in llama mistral qwen3 gemma2 gemma3 phi3 phi3-long olmo2 olmo3 granite
     python3 "$reference/forward.py" make $kind $kind
     forge-calib -q --dtype f32 --device cuda $kind t.fts >x.fts
     forge-gradient -q --dtype f32 --device cuda $kind $tokens >g.fts
-    echo "$kind: activations: $(python3 "$reference/forward.py" check $kind t.fts 1e-5 x.fts);" \
-        "gradients: $(python3 "$reference/gradient.py" $kind $tokens g.fts 1e-4)"
+    activations=$(python3 "$reference/forward.py" check $kind t.fts 1e-5 x.fts)
+    gradients=$(python3 "$reference/gradient.py" $kind $tokens g.fts 1e-4)
+    echo "$kind: activations: $activations; gradients: $gradients"
 done

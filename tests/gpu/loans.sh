@@ -4,16 +4,10 @@
 set -euo pipefail
 bin=$(realpath "$1") model=$(realpath "$2") text=$(realpath "$3")
 export PATH="$bin:$PATH"
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+# shellcheck source=tests/gpu/device.sh
+. "$(dirname "$0")/device.sh"
 cd "$dir"
 
-rc=0
-forge-grid --device cuda /dev/null >/dev/null 2>why || rc=$?
-if [ "$rc" -eq 69 ]; then
-    echo "skipped: $(cat why)"
-    exit 77
-fi
 forge-tokens -q --sequences 32 --seqlen 512 "$model" "$text" >tokens
 
 loop() { # EFFORT OPTION...: codes to standard output, bytes in front of the solver to n
