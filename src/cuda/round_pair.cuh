@@ -18,11 +18,11 @@
 
 /* A grid in the form that rounding needs. */
 struct round_grid {
-    float inverse,
-        offset;    /* 16 / scale, 16 * (1040 + odd + zero), odd = zero % 2;
-                            * inverse 0: offset is the scale, for exact_pair() */
-    uint32_t most; /* twice a weight whose code is 15: no larger are needed;
-                            * inverse 0: zero */
+    float inverse; /* 16 / scale; 0: exact_pair() rounds */
+    float offset;  /* 16 * (1040 + odd + zero), odd = zero % 2; for
+                    * exact_pair() the scale */
+    uint32_t most; /* twice a weight whose code is 15: no larger are needed; for
+                    * exact_pair() the zero point */
     uint32_t none; /* the pair of codes 0 */
 };
 

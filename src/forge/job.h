@@ -71,9 +71,9 @@ struct job {
     char gpu[GPU_LEN]; /* stamp of the GPU that they use (device.h), "": the
                         * CPU; method rtn gives the same bytes on both: "" */
     uint64_t gpu_memory, shard_size; /* bytes; gpu_memory 0: no limit */
-    uint64_t
-        gpu_states; /* what forge-calib may hold of the GPU in the loop, where there
-                          * is no limit; 0: half of what is free */
+    /* what forge-calib may hold of the GPU in the loop, where there is no limit;
+     * 0: half of what is free */
+    uint64_t gpu_states;
     /* keys of the stages tokens, calib, solve: hashes of options and inputs */
     char tkey[KEY_LEN + 1], ckey[KEY_LEN + 1], skey[KEY_LEN + 1];
     char *command;       /* the last call's words, as a list in JSON; or NULL */

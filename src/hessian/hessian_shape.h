@@ -23,9 +23,8 @@ struct hessian_set_params {
                           * experts, whose rows are gathered */
     double blend;        /* k of blend.h; 0: none */
     int n_inputs;        /* input streams, for merging */
-    bool
-        prior; /* keep what experts' Hessians are blended with, alone: nothing is
-                 * written */
+    /* keep what experts' Hessians are blended with, alone: nothing is written */
+    bool prior;
     bool partial;  /* experts' activations are left to who merges the parts */
     int64_t parts; /* sum every parts-th sequence apart, and merge, so that the
                     * result is that of as many partial runs; 0, 1: all at

@@ -20,9 +20,9 @@ struct w4_few {
     int64_t m;
     const float *sums; /* [m, groups]: sum of x over each group, if W has
                         * zeros */
-    int64_t piece,
-        pieces;       /* pieces piece..piece+pieces-1 of x, of those that are
-                            * there; of W4_BY_OUTPUT all */
+    /* pieces piece..piece+pieces-1 of x, of those that are there; of
+     * W4_BY_OUTPUT all */
+    int64_t piece, pieces;
     int64_t first, n; /* outputs first..first+n-1 */
     float *y;         /* [m, n], leading dimension ldy */
     int64_t ldy;

@@ -106,6 +106,7 @@ static int many(struct job *j, struct err *e)
 
 typedef int32_t four __attribute__((vector_size(16), aligned(4), may_alias));
 typedef float four_floats __attribute__((vector_size(16)));
+
 /* Places of a piece. */
 static int piece_of(enum w4_form form)
 {
