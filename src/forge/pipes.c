@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -17,6 +16,8 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "split/along.h"
 
 enum { NOT_FOUND = 127, LINE_CAP = 1 << 16 };
 
@@ -75,16 +76,27 @@ const char *number_word(char to[WORD], int64_t n)
     return to;
 }
 
-int pipes_report(struct pipes *p, char path[32], struct err *e)
+/* A pipe from who writes to `path` to *from. */
+static int open_pipe(int *from, int *to, char path[32], struct err *e)
 {
     int fd[2];
 
     if (pipe2(fd, O_CLOEXEC))
         return err_set(e, E_TEMP, "pipe:");
-    p->report = fd[0];
-    p->report_end = fd[1];
+    *from = fd[0];
+    *to = fd[1];
     snprintf(path, 32, "/dev/fd/%d", fd[1]);
     return 0;
+}
+
+int pipes_report(struct pipes *p, char path[32], struct err *e)
+{
+    return open_pipe(&p->report, &p->report_end, path, e);
+}
+
+int pipes_along(struct pipes *p, char path[32], struct err *e)
+{
+    return open_pipe(&p->along, &p->along_end, path, e);
 }
 
 int pipes_ledger(struct pipes *p, char path[32], struct err *e)
@@ -93,18 +105,6 @@ int pipes_ledger(struct pipes *p, char path[32], struct err *e)
     if (p->ledger < 0)
         return err_set(e, E_TEMP, "ledger:");
     snprintf(path, 32, "/dev/fd/%d", p->ledger);
-    return 0;
-}
-
-int pipes_along(struct pipes *p, char path[32], struct err *e)
-{
-    int fd[2];
-
-    if (pipe2(fd, O_CLOEXEC))
-        return err_set(e, E_TEMP, "pipe:");
-    p->along = fd[0];
-    p->along_end = fd[1];
-    snprintf(path, 32, "/dev/fd/%d", fd[1]);
     return 0;
 }
 
@@ -124,12 +124,10 @@ static bool copy_out(int fd)
 static int open_file(const char *pattern, int64_t i, bool wait)
 {
     const struct timespec moment = { .tv_nsec = 10000000 };
-    const char *percent = strchr(pattern, '%');
     char path[PATH_MAX];
     int fd;
 
-    snprintf(path, sizeof(path), "%.*s%lld%s", (int)(percent - pattern),
-             pattern, (long long)i, percent + 1);
+    layer_path(pattern, i, path);
     while ((fd = open(path, O_RDONLY | O_CLOEXEC)) < 0 && wait &&
            errno == ENOENT)
         nanosleep(&moment, NULL);

@@ -35,8 +35,7 @@ struct pipes {
      * /dev/fd/N; line() is called with each.  -1: none. */
     int report, report_end;
     int ledger; /* of device/ledger.h, /dev/fd/N; -1: none.  pipes_ledger() */
-    int along,
-        along_end; /* a pipe from the ring to the one beside it; -1: none */
+    int along, along_end; /* from the ring to the pipe beside it; -1: none */
     void (*line)(void *ctx, const char *text, size_t len);
     void *ctx;
 };

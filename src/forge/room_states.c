@@ -1,7 +1,5 @@
 /* room_states.c - where the states of all tokens are: see request.h.  The rules are
  * those of calib/store.c and model/mixture.c. */
-#include <string.h>
-
 #include "arch/device_bytes.h"
 #include "common/io/region.h"
 #include "forge/request.h"

@@ -108,7 +108,7 @@ static int stage_loop(struct stage *s, struct err *e)
     if (stage_ring(s, e) < 0 || pipes_along(&s->p, s->along, e) < 0)
         return e->code;
     stage_lend(s, c);
-    if (s->j.gpu_states && !s->j.gpu_memory)
+    if (s->j.gpu_states)
         command_add(c, "--gpu-memory",
                     stage_text(s, "%" PRIu64, s->j.gpu_states), NULL);
     command_add(c, "--feedback", "-", "--codes",

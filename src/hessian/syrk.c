@@ -276,13 +276,14 @@ static const uint16_t *part_of(const struct piece *x, uint64_t m, bool last)
     return last ? from : from + DEPTH * 2 * SYRK_PANEL;
 }
 
-enum { AT_ONCE = 16 /* columns that are copied together, at most */ };
+/* Columns that are copied together, at most: all of a strip; kernels that need a
+ * copy have at most half of KERNEL_ROWS_MAX rows. */
+enum { AT_ONCE = KERNEL_ROWS_MAX / 2 };
 
-/* Memory for a strip; kernels that need one have at most half of
- * KERNEL_ROWS_MAX. */
+/* Memory for a strip. */
 struct strip_room {
-    uint16_t pairs[KERNEL_ROWS_MAX / 2 * 2 * DEPTH + 2 * AT_ONCE];
-    float wide[KERNEL_ROWS_MAX / 2 * 2 * DEPTH];
+    uint16_t pairs[AT_ONCE * 2 * DEPTH + 2 * AT_ONCE];
+    float wide[AT_ONCE * 2 * DEPTH];
 };
 
 /* Copy columns of a panel from a on: `rows` of n pairs.  Those behind them may be

@@ -304,12 +304,12 @@ static void run_tiles(void *ctx, size_t begin, size_t end)
  * enough; the number of all tiles, `across` columns. */
 static int64_t cut_last(struct job *j, int64_t across, int64_t threads)
 {
-    int64_t last = (threads + j->down - 1) / j->down, tall = j->rows / 2;
+    int64_t last = (threads + j->down - 1) / j->down;
+    int64_t step = bf16_kernel()->rows;
+    int64_t tall = (j->rows / 2 + step - 1) / step * step;
 
     if (threads == 1 || j->rows < 2 * PART || across < 2 * last)
         return across * j->down;
-    tall = (tall + bf16_kernel()->rows - 1) / bf16_kernel()->rows *
-           bf16_kernel()->rows;
     j->late = (across - last) * j->down;
     j->late_rows = tall;
     j->late_down = (j->p->rows + tall - 1) / tall;

@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "common/math/cpu.h"
-#include "common/math/lanes.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
