@@ -4,7 +4,7 @@
     peers.py NAME MODEL IDS OUT GROUP    make one, on the CPU; IDS: .npy of int32 [sequences, length], or a tokens stream
 
 prints {"seconds": load to save, "peak_bytes": largest resident set}, of llama.cpp {"bits": for each weight of the linears, "types":
-{type: linears}}, too; imports are not counted as time.
+{type: linears}}, too; imports are not counted as time.  PEER_DEVICE=cuda:0 in the environment: autoround on that GPU.
 A NAME is a package and what differs from its default, W4 with groups of GROUP inputs in all: see NAMES.
 """
 import hashlib
@@ -26,6 +26,7 @@ NAMES = ["gptqmodel", "gptqmodel-mse", "gptqmodel-asym", "gptqmodel-mse-asym",
 SLOW = ["autoround", "autoround-asym", "autoround-best", "autoround-best-asym"]
 # llama.cpp's file types, of dense models, and with weights by the inputs' mean squares; by name alone: they have bits of their own
 MIXED = ["llamacpp-q4_k_m", "llamacpp-q4_k_m-imatrix"]
+DEVICE = os.environ.get("PEER_DEVICE", "cpu")
 
 
 # ---- making one, in a process of its own: they change torch for good ----
@@ -70,7 +71,7 @@ def make_autoround(model, out, ids, how, group):
     m = AutoModelForCausalLM.from_pretrained(model, dtype="auto")
     AutoRound(m, AutoTokenizer.from_pretrained(model), scheme="W4A16", bits=4, group_size=group, sym="asym" not in how,
               iters=1000 if "best" in how else 200, dataset=[torch.from_numpy(r.astype("int64"))[None] for r in ids], seqlen=ids.shape[1], nsamples=len(ids),
-              device_map="cpu", enable_torch_compile=False).quantize_and_save(out, format="auto_gptq")
+              device_map=DEVICE, enable_torch_compile=False).quantize_and_save(out, format="auto_gptq")
     seconds = time.time() - start
     for config in list(Path(out).glob("*/config.json")):  # it may write into a folder of its own
         for f in config.parent.iterdir():
@@ -142,7 +143,9 @@ def make(name, model, ids, out, group):
     """Prints what it cost; what the libraries print goes to stderr."""
     threads = len(os.sched_getaffinity(0))
     os.environ.update(OMP_NUM_THREADS=str(threads), TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1",
-                      HF_HUB_DISABLE_PROGRESS_BARS="1", CUDA_VISIBLE_DEVICES="", GPTQMODEL_CPU_WORKERS=str(max(2, threads)))
+                      HF_HUB_DISABLE_PROGRESS_BARS="1", GPTQMODEL_CPU_WORKERS=str(max(2, threads)))
+    if DEVICE == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     stdout = os.dup(1)
     os.dup2(2, 1)
     model, ids, out = map(os.path.abspath, (model, ids, out))
