@@ -56,21 +56,17 @@ int64_t pass_most_tokens(const struct pass *x)
     return most;
 }
 
-void pass_count_tokens(struct pass *x, int64_t expert)
+int pass_count_tokens(struct pass *x, struct err *e)
 {
-    const struct routing *r = x->p->routing;
-
-    memset(x->stats, 0, sizeof(x->stats));
-    x->stats[EXPERT_TOKENS] = (double)pass_tokens_of(x, expert);
-    for (int64_t i = x->first[expert]; i < x->first[expert + 1]; i++) {
-        double w = (double)r->weights[x->slot[i]];
-
-        x->stats[EXPERT_SCORES] += (double)r->scores[x->slot[i]];
-        x->stats[EXPERT_WEIGHTS] += w;
-        x->stats[EXPERT_SQUARES] += w * w;
-    }
-    if (r->mass)
-        x->stats[EXPERT_MASS] = r->mass[expert];
+    if (!x->p->stats)
+        return 0;
+    x->counts =
+        mem_alloc((size_t)(x->n_experts * EXPERT_STATS) * sizeof(*x->counts),
+                  "experts", e);
+    if (!x->counts)
+        return e->code;
+    experts_count(x->p->routing, x->m->expert_map, x->n_experts, x->counts);
+    return 0;
 }
 
 /* ---- a part of an expert's rows ---- */
@@ -191,7 +187,7 @@ int part_scatter(struct part *j, struct err *e)
     }
     threads_for((size_t)j->n, 16, scatter_rows, j);
     for (int64_t i = 0; i < j->n; i++)
-        x->stats[EXPERT_NORMS] += x->norm[i];
+        x->norms += x->norm[i];
     return 0;
 }
 

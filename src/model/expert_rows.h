@@ -31,7 +31,9 @@ struct pass {
     float *device_weight;
     float *device_score; /* if inputs are weighed: the routing's scores */
     double *squares;
-    double stats[EXPERT_STATS];
+    double *counts; /* [n_experts, EXPERT_STATS] of experts_count(), if the pass
+                     * has statistics */
+    double norms;   /* EXPERT_NORMS of the expert, on the host */
     double norm[EXPERT_PART]; /* weight * ||output|| of a part's rows */
 };
 
@@ -57,15 +59,15 @@ static inline int64_t pass_expert(const struct pass *x, int64_t turn)
 /* Number of tokens of an expert; the largest of all experts. */
 int64_t pass_tokens_of(const struct pass *x, int64_t expert);
 int64_t pass_most_tokens(const struct pass *x);
-/* Set x->stats to the sums of the routing over one expert's tokens. */
-void pass_count_tokens(struct pass *x, int64_t expert);
+/* Set x->counts.  E_TEMP. */
+MUST_CHECK int pass_count_tokens(struct pass *x, struct err *e);
 /* row[n], elements, *= by. */
 void multiply_row(enum dtype type, void *row, int64_t n, float by);
 /* Copy the part's rows to x->in, and those of the reference to
  * x->in_reference; both times their scores if the family weighs inputs. */
 MUST_CHECK int part_gather(struct part *j, struct err *e);
 /* sum[token] += weight * row of x->out; adds the norms of the weighted rows to
- * x->stats (on a device: x->squares). */
+ * x->norms (on a device: x->squares). */
 MUST_CHECK int part_scatter(struct part *j, struct err *e);
 /* On a device: pass_place_slots() copies what gather and scatter read;
  * pass_add_norms(), at the end, adds the norms of all experts to the

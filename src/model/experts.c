@@ -1,5 +1,6 @@
 /* experts.c - see moe.h: one pass over the experts of a layer. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "model/expert_weights.h"
 
@@ -57,10 +58,14 @@ static int end_part(struct part *j, int64_t expert, int64_t turn, bool last,
 
 static void finish_expert(struct pass *x, int64_t expert)
 {
-    double *to = x->p->stats;
+    int64_t at = expert * EXPERT_STATS;
 
-    for (int i = 0; to && i < EXPERT_STATS; i++)
-        to[expert * EXPERT_STATS + i] = x->stats[i];
+    if (x->p->stats) {
+        memcpy(x->p->stats + at, x->counts + at,
+               EXPERT_STATS * sizeof(*x->counts));
+        x->p->stats[at + EXPERT_NORMS] = x->norms;
+    }
+    x->norms = 0;
     if (x->p->done)
         x->p->done(x->p->done_arg, expert);
 }
@@ -96,7 +101,6 @@ static int run_plain(struct pass *x, struct err *e)
         int64_t i = pass_expert(x, t);
 
         rc = readers_next(&s, t, &r, e);
-        pass_count_tokens(x, i);
         if (rc >= 0 && pass_tokens_of(x, i))
             rc = run_expert(x, t, &r->w, e);
         if (rc >= 0) {
@@ -141,7 +145,6 @@ static int run_given(struct pass *x, struct err *e)
     for (int64_t t = 0; t < x->turns && rc >= 0; t++) {
         int64_t i = pass_expert(x, t);
 
-        pass_count_tokens(x, i);
         rc = take_outputs(x, i, host, e);
         if (rc >= 0)
             finish_expert(x, i);
@@ -196,7 +199,6 @@ static int run_kept(struct pass *x, struct err *e)
     for (int64_t t = 0; t < x->turns; t++) {
         int64_t i = pass_expert(x, t);
 
-        pass_count_tokens(x, i);
         if (pass_tokens_of(x, i) &&
             run_expert(x, t, &x->p->kept->expert[i], e) < 0)
             return e->code;
@@ -360,7 +362,6 @@ static int end_expert(struct pass *x, int64_t turn, struct expert *w,
 
     if (turn < 0)
         return 0;
-    pass_count_tokens(x, expert);
     if ((rc = take(x, expert, DOWN, THREE, w, e)) < 0 ||
         (rc = add_out(x, turn, w, e)) < 0)
         return rc;
@@ -440,7 +441,7 @@ static int run(struct pass *x, struct err *e)
 {
     int64_t most, part;
 
-    if (pass_sort_tokens(x, e) < 0)
+    if (pass_sort_tokens(x, e) < 0 || pass_count_tokens(x, e) < 0)
         return e->code;
     most = pass_most_tokens(x);
     part = most < EXPERT_PART ? most : EXPERT_PART;
@@ -474,6 +475,7 @@ int experts_run(const struct experts_pass *p, struct err *e)
     rc = run(x, e);
     free(x->first);
     free(x->slot);
+    free(x->counts);
     model_buffer_release(p->m, &x->in);
     model_buffer_release(p->m, &x->mid);
     model_buffer_release(p->m, &x->in_reference);
