@@ -7,6 +7,8 @@
 #include <stdint.h>
 
 struct err;
+struct forward_route;
+struct forward_sums;
 
 struct cuda_context {
     uint64_t memory; /* that may be held; 0: any */
@@ -36,6 +38,11 @@ bool fake_owned(const void *p, size_t n);
 int fake_operation(const char *what, struct err *e);
 /* An operation on n bytes at p, which must be the device's; FAKE_CUDA_FAIL. */
 int fake_must_own(const void *p, size_t n, const char *what, struct err *e);
+/* Sums of a router, whose weights are f32, as many tokens at a time as on the CPU;
+ * forward_table.route(). */
+int fake_router_sums(const struct forward_sums *a, struct err *e);
+int fake_route(struct cuda_context *c, const struct forward_route *a,
+               struct err *e);
 /* Zeroed memory that is noted as spilled. */
 int fake_pinned(struct cuda_context *c, void **p, size_t n, struct err *e);
 /* Bytes of the device: FAKE_CUDA_ROOM. */

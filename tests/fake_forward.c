@@ -216,32 +216,6 @@ static int fake_pair(struct cuda_context *c, const struct forward_pair *a,
                      e);
 }
 
-/* Of a router, as many tokens at a time as there. */
-static int narrow_sums(const struct forward_sums *a, struct err *e)
-{
-    enum { PART = 256 };
-    float *x = mem_pages((size_t)(PART * a->depth) * 4, "fake", e);
-    int rc = x ? 0 : e->code;
-
-    for (int64_t i = 0; rc >= 0 && i < a->rows; i += PART) {
-        int64_t n = a->rows - i < PART ? a->rows - i : PART;
-
-        (void)!to_f32(x, (const char *)a->x + bytes_of(a->dtype, i, a->depth),
-                      a->dtype, (size_t)(n * a->depth));
-        rc = blas_f32_nt(
-            &(struct sgemm){ .m = n,
-                             .n = a->n,
-                             .k = a->depth,
-                             .a = x,
-                             .b = (const float *)a->w + a->first * a->depth,
-                             .c = a->y + i * a->ld,
-                             .ldc = a->ld },
-            e);
-    }
-    free(x);
-    return rc;
-}
-
 static int fake_sums(struct cuda_context *c, const struct forward_sums *a,
                      struct err *e)
 {
@@ -254,7 +228,8 @@ static int fake_sums(struct cuda_context *c, const struct forward_sums *a,
         return e->code;
     if (fake_owned(a->y, 1))
         return err_set(e, E_BUG, "fake: sums: not memory of the host");
-    return a->weights == DT_F32 ? narrow_sums(a, e) : product_sums(&m, a, e);
+    return a->weights == DT_F32 ? fake_router_sums(a, e) :
+                                  product_sums(&m, a, e);
 }
 
 /* The CPU's attention of a model with these sizes, of whole sequences. */
@@ -582,6 +557,7 @@ const struct forward_table forge_forward_table = {
     .norm = fake_norm,
     .product = fake_product,
     .sums = fake_sums,
+    .route = fake_route,
     .attend = fake_attend,
     .gate = fake_gate,
     .pair = fake_pair,

@@ -520,11 +520,13 @@ static int forward_finite(struct cuda_context *c, enum dtype t, const void *x,
 
 extern "C" __attribute__((visibility("default")))
 const struct forward_table forge_forward_table = {
-    FORWARD_TABLE_VERSION, forward_alloc,    forward_release, context_room,
-    forward_put,           forward_get,      forward_copy,    forward_copy_rows,
-    forward_zero,          forward_weight,   forward_codes,   forward_linear,
-    drop_linear,           forward_norm,     forward_product, forward_sums,
-    forward_attend,        forward_gate,     forward_pair,    forward_add,
-    forward_add_times,     forward_subtract, forward_gather,  forward_scatter,
-    forward_add_share,     forward_finite,
+    FORWARD_TABLE_VERSION, forward_alloc,     forward_release,
+    context_room,          forward_put,       forward_get,
+    forward_copy,          forward_copy_rows, forward_zero,
+    forward_weight,        forward_codes,     forward_linear,
+    drop_linear,           forward_norm,      forward_product,
+    forward_sums,          forward_route,     forward_attend,
+    forward_gate,          forward_pair,      forward_add,
+    forward_add_times,     forward_subtract,  forward_gather,
+    forward_scatter,       forward_add_share, forward_finite,
 };

@@ -9,11 +9,11 @@
 
 typedef __nv_bfloat16 bf16;
 
-/* The forward pass's buffers: sums of products, x widened to f32, the table of
- * rows of the last forward_attend(), and a counter of its jobs.  One per
- * process. */
+/* The forward pass's buffers: sums of products, x widened to f32, what a router
+ * works with, the table of rows of the last forward_attend(), and a counter of its
+ * jobs.  One per process. */
 struct forward_state {
-    struct device_buffer sums, widened, table, taken;
+    struct device_buffer sums, widened, routed, table, taken;
     void *table_host; /* copy of the table's content */
     size_t table_bytes;
 };
@@ -144,6 +144,12 @@ int forward_pair(struct cuda_context *c, const struct forward_pair *a,
                  struct err *e);
 int forward_sums(struct cuda_context *c, const struct forward_sums *a,
                  struct err *e);
+/* The sums of forward_sums(), a->y aside, on the device: *y [rows, n], until the
+ * next product. */
+int forward_sums_there(struct cuda_context *c, const struct forward_sums *a,
+                       float **y, struct err *e);
+int forward_route(struct cuda_context *c, const struct forward_route *a,
+                  struct err *e);
 int forward_attend(struct cuda_context *c, const struct forward_attend *a,
                    struct err *e);
 

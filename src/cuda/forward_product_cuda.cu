@@ -267,34 +267,43 @@ static int widen(struct cuda_context *c, struct forward_state *s,
     return 0;
 }
 
-int forward_sums(struct cuda_context *c, const struct forward_sums *a,
-                 struct err *e)
+int forward_sums_there(struct cuda_context *c, const struct forward_sums *a,
+                       float **y, struct err *e)
 {
     bool half = a->weights == DT_BF16;
     const char *w =
         (const char *)a->w + (size_t)(a->first * a->depth) * (half ? 2 : 4);
-    size_t row = (size_t)a->n * sizeof(float);
     const void *x = a->x;
     struct forward_state *s;
-    const char *y;
+    int rc;
+
+    if ((rc = forward_state(c, &s, e)) < 0 ||
+        (rc = buffer_need(c, &s->sums, (size_t)(a->rows * a->n) * sizeof(float),
+                          e)) < 0 ||
+        (rc = widen(c, s, a, &x, e)) < 0)
+        return rc;
+    *y = (float *)s->sums.data;
+    return multiply(c,
+                    { half ? CUDA_R_16BF : CUDA_R_32F, CUDA_R_32F, a->rows,
+                      a->n, a->depth, x, w, NULL, s->sums.data },
+                    e);
+}
+
+int forward_sums(struct cuda_context *c, const struct forward_sums *a,
+                 struct err *e)
+{
+    size_t row = (size_t)a->n * sizeof(float);
+    float *y;
     int rc;
 
     if (!a->rows || !a->n)
         return 0;
-    if ((rc = forward_state(c, &s, e)) < 0 ||
-        (rc = buffer_need(c, &s->sums, (size_t)a->rows * row, e)) < 0 ||
-        (rc = widen(c, s, a, &x, e)) < 0 ||
-        (rc = multiply(c,
-                       { half ? CUDA_R_16BF : CUDA_R_32F, CUDA_R_32F, a->rows,
-                         a->n, a->depth, x, w, NULL, s->sums.data },
-                       e)) < 0)
+    if ((rc = forward_sums_there(c, a, &y, e)) < 0)
         return rc;
-    y = (const char *)s->sums.data;
     if (a->ld == a->n)
         return download(c, a->y, y, (size_t)a->rows * row, e);
     for (int64_t i = 0; i < a->rows; i++)
-        if ((rc = download(c, a->y + i * a->ld, y + (size_t)i * row, row, e)) <
-            0)
+        if ((rc = download(c, a->y + i * a->ld, y + i * a->n, row, e)) < 0)
             return rc;
     return 0;
 }

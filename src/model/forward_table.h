@@ -13,13 +13,13 @@
 #ifndef FORGE_FORWARD_TABLE_H
 #define FORGE_FORWARD_TABLE_H
 
-#include "arch/activation.h"
+#include "arch/config.h"
 #include "common/math/dtype.h"
 #include "device/plugin.h"
 #include "forge_w4a16.h"
 
 #define FORWARD_TABLE "forge_forward_table"
-enum { FORWARD_TABLE_VERSION = 6 };
+enum { FORWARD_TABLE_VERSION = 7 };
 
 /* RMS norm: out[rows, n] = w * x / rms(x) for rows of n elements, leading
  * dimension ld. */
@@ -85,6 +85,25 @@ struct forward_sums {
                         * row-major */
     float *y;          /* the host's, leading dimension ld */
     int64_t ld;
+};
+
+/* The experts of `rows` tokens, by the logits x W^T + shift in f32, as
+ * route_token() chooses them: equal logits give the CPU's bits. */
+struct forward_route {
+    enum dtype dtype; /* of x */
+    enum router_kind kind;
+    struct moe moe; /* n_experts: rows of W */
+    int64_t rows, depth;
+    const void *x;
+    const float *w; /* [n_experts, depth], row-major */
+    const float *shift,
+        *bias; /* [n_experts], or NULL; bias: the correction's */
+    /* As in struct routing, the host's.  The first expert of a token with a
+     * logit that is not finite is -1, and the rest is not written. */
+    int32_t *experts;        /* [rows, top_k] */
+    float *weights, *scores; /* [rows, top_k] */
+    double *mass; /* [n_experts], += the scores of all these tokens in
+                              * their order; NULL: not wanted */
 };
 
 /* Heads in a matrix: head h of row r begins at element r * row + h * head. */
@@ -198,6 +217,8 @@ struct forward_table {
                    struct err *e);
     int (*sums)(struct cuda_context *c, const struct forward_sums *a,
                 struct err *e);
+    int (*route)(struct cuda_context *c, const struct forward_route *a,
+                 struct err *e);
     int (*attend)(struct cuda_context *c, const struct forward_attend *a,
                   struct err *e);
     int (*gate)(struct cuda_context *c, const struct forward_gate *a,

@@ -137,6 +137,9 @@ struct routing;
 void route_token(const struct moe *m, enum router_kind kind, const float *bias,
                  float *score, float *choice, const struct routing *to,
                  int64_t token);
+/* What forward_table.route() does behind the product, on the host: score [rows,
+ * n_experts] holds x W^T, and then the scores; choice: as much work memory. */
+void route_rows(const struct forward_route *a, float *score, float *choice);
 /* Module of the lm_head's weights, the embedding's if they are tied; NULL: *e
  * is set. */
 const char *model_head_module(const struct model *m, struct err *e);

@@ -14,6 +14,7 @@
 #include "common/math/threads.h"
 #include "model/internal.h"
 #include "model/moe.h"
+#include "model/route_exp.h"
 
 /* tokens whose scores are computed at a time, on the host, on a device */
 enum { PART = 256, DEVICE_PART = 2048 };
@@ -21,13 +22,16 @@ enum { PART = 256, DEVICE_PART = 2048 };
 struct router {
     struct model *m;
     int64_t layer;
-    struct moe moe;        /* the model's, but n_experts = rows of the router */
-    struct remap remap;    /* map NULL: no expert is pruned */
-    float *w;              /* [experts, H], device memory */
-    float *bias;           /* [experts] correction bias, or NULL */
-    float *shift;          /* [experts] added to the scores, or NULL */
-    int64_t part;          /* PART or DEVICE_PART */
-    float *in;             /* [part, H] input as f32, on the host */
+    struct moe moe;     /* the model's, but n_experts = rows of the router */
+    struct remap remap; /* map NULL: no expert is pruned */
+    /* Device memory. */
+    float *w;     /* [experts, H] */
+    float *bias;  /* [experts] correction bias, or NULL */
+    float *shift; /* [experts] added to the scores, or NULL */
+    int64_t part; /* PART or DEVICE_PART */
+    double *mass; /* [experts] of the routing, by row of the router */
+    /* Where layers run on the host. */
+    float *in;             /* [part, H] input as f32 */
     float *score, *choice; /* [part, experts] */
 };
 
@@ -74,41 +78,54 @@ static int load_weight(struct router *r, int64_t experts, struct err *e)
     if (checkpoint_linear(r->m->ck, name, &r->w, &rows, &cols, e) < 0)
         return e->code;
     if (rows == (uint64_t)experts && cols == (uint64_t)c->hidden_size)
-        return 0;
+        return model_place(r->m, (void **)&r->w, rows * cols * sizeof(float),
+                           e);
+    free(r->w);
+    r->w = NULL;
     return err_set(e, E_DATA,
                    "'%s': the weight is %llux%llu, the config says %lldx%lld",
                    name, (unsigned long long)rows, (unsigned long long)cols,
                    (long long)experts, (long long)c->hidden_size);
 }
 
+/* *v [experts] = a tensor of the layer. */
+static int load_vector(struct router *r, const char *part, int64_t experts,
+                       float **v, struct err *e)
+{
+    char name[MODULE_PATH_MAX];
+
+    layer_tensor_name(r->layer, part, name);
+    if (checkpoint_vector(r->m->ck, name, (uint64_t)experts, v, e) < 0)
+        return e->code;
+    if (r->m->k->finite_f32(*v, experts))
+        return model_place(r->m, (void **)v, (size_t)experts * sizeof(float),
+                           e);
+    free(*v);
+    *v = NULL;
+    return err_set(e, E_DATA, "'%s' is not finite", name);
+}
+
 static int load_router(struct router *r, int64_t experts, struct err *e)
 {
     const struct model_config *c = &r->m->config;
     size_t h = (size_t)c->hidden_size, n = (size_t)experts, part;
-    char name[MODULE_PATH_MAX], path[MODULE_PATH_MAX];
+    const char *correction = c->family->correction;
+    char name[MODULE_PATH_MAX];
 
-    if (load_weight(r, experts, e) < 0)
-        return e->code;
-    layer_tensor_name(r->layer,
-                      c->family->correction ? c->family->correction : "", name);
-    if (c->family->correction &&
-        checkpoint_vector(r->m->ck, name, n, &r->bias, e) < 0)
-        return e->code;
-    if (c->family->router_bias) {
-        snprintf(name, sizeof(name), "%s.bias", c->family->router_name);
-        layer_tensor_name(r->layer, name, path);
-        if (checkpoint_vector(r->m->ck, path, n, &r->shift, e) < 0)
-            return e->code;
-    }
-    if (r->bias && !r->m->k->finite_f32(r->bias, experts))
-        return err_set(e, E_DATA, "'%s' is not finite", name);
-    if (model_place(r->m, (void **)&r->w, n * h * sizeof(float), e) < 0)
+    snprintf(name, sizeof(name), "%s.bias", c->family->router_name);
+    if (load_weight(r, experts, e) < 0 ||
+        (correction && load_vector(r, correction, experts, &r->bias, e) < 0) ||
+        (c->family->router_bias &&
+         load_vector(r, name, experts, &r->shift, e) < 0))
         return e->code;
     part = (size_t)(r->part = r->m->on ? DEVICE_PART : PART);
-    r->in = mem_zero(r->m->on ? 1 : part * h, sizeof(float), "router", e);
+    r->mass = mem_zero(n, sizeof(*r->mass), "router", e);
+    if (r->mass && r->m->on)
+        return 0;
+    r->in = mem_zero(part * h, sizeof(float), "router", e);
     r->score = mem_zero(part * n, sizeof(float), "router", e);
     r->choice = mem_zero(part * n, sizeof(float), "router", e);
-    return r->in && r->score && r->choice ? 0 : e->code;
+    return r->mass && r->in && r->score && r->choice ? 0 : e->code;
 }
 
 int router_load(struct model *m, int64_t index, struct router **out,
@@ -144,8 +161,9 @@ void router_release(struct router *r)
     if (!r)
         return;
     model_free(r->m, r->w);
-    free(r->bias);
-    free(r->shift);
+    model_free(r->m, r->bias);
+    model_free(r->m, r->shift);
+    free(r->mass);
     free(r->in);
     free(r->score);
     free(r->choice);
@@ -157,7 +175,7 @@ void router_release(struct router *r)
 static void sigmoid(float *s, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        s[i] = 1 / (1 + expf(-s[i]));
+        s[i] = 1 / (1 + route_exp(-s[i]));
 }
 
 static void softmax(float *s, int64_t n)
@@ -168,7 +186,7 @@ static void softmax(float *s, int64_t n)
     for (int64_t i = 1; i < n; i++)
         most = fmaxf(most, s[i]);
     for (int64_t i = 0; i < n; i++) {
-        s[i] = expf(s[i] - most);
+        s[i] = route_exp(s[i] - most);
         sum += (double)s[i];
     }
     for (int64_t i = 0; i < n; i++)
@@ -262,94 +280,110 @@ void route_token(const struct moe *m, enum router_kind kind, const float *bias,
 }
 
 struct job {
-    const struct router *r;
-    const struct routing *to;
-    int64_t at;
+    const struct forward_route *a;
+    float *score, *choice;
 };
 
-static void route_rows(void *ctx, size_t begin, size_t end)
+static void route_some(void *ctx, size_t begin, size_t end)
 {
     const struct job *j = ctx;
-    const struct router *r = j->r;
-    const struct model_config *c = &r->m->config;
-    int64_t n = r->moe.n_experts;
+    const struct forward_route *a = j->a;
+    const struct routing to = { .n = a->rows,
+                                .top_k = a->moe.top_k,
+                                .experts = a->experts,
+                                .weights = a->weights,
+                                .scores = a->scores };
+    int64_t n = a->moe.n_experts;
 
-    for (int64_t t = (int64_t)begin; t < (int64_t)end; t++)
-        route_token(&r->moe, c->family->router, r->bias, r->score + t * n,
-                    r->choice + t * n, j->to, j->at + t);
+    for (int64_t t = (int64_t)begin; t < (int64_t)end; t++) {
+        float *s = j->score + t * n;
+
+        for (int64_t i = 0; a->shift && i < n; i++)
+            s[i] += a->shift[i];
+        if (kernels_best()->finite_f32(s, n))
+            route_token(&a->moe, a->kind, a->bias, s, j->choice + t * n, &to,
+                        t);
+        else
+            to.experts[t * to.top_k] = -1;
+    }
 }
 
-/* Add the scores of n tokens to mass[], by new expert index, in the order of
- * the tokens. */
-static void add_mass(const struct router *r, double *mass, int64_t n)
+void route_rows(const struct forward_route *a, float *score, float *choice)
 {
-    int64_t experts = r->moe.n_experts;
+    struct job j = { a, score, choice };
+    int64_t n = a->moe.n_experts;
 
-    for (int64_t t = 0; t < n; t++)
-        for (int64_t i = 0; i < experts; i++) {
-            int64_t at = r->remap.map ? r->remap.map[i] : i;
-
-            if (at >= 0)
-                mass[at] += (double)r->score[t * experts + i];
-        }
+    threads_for((size_t)a->rows, 16, route_some, &j);
+    for (int64_t t = 0; a->mass && t < a->rows; t++)
+        for (int64_t i = 0; i < n; i++)
+            a->mass[i] += (double)score[t * n + i];
 }
 
-/* r->score[n, experts] = logits of n rows. */
-static int run_scores(const struct router *r, const void *rows, int64_t n,
+static int route_here(const struct router *r, const struct forward_route *a,
                       struct err *e)
 {
-    int64_t h = r->m->config.hidden_size, experts = r->moe.n_experts;
-    struct forward_sums s = { .dtype = r->m->dtype,
-                              .weights = DT_F32,
-                              .rows = n,
-                              .all = experts,
-                              .depth = h,
-                              .n = experts,
-                              .x = rows,
-                              .w = r->w,
-                              .y = r->score,
-                              .ld = experts };
-
-    if (r->m->on)
-        return device_sums(r->m, &s, e);
-    if (!to_f32(r->in, rows, r->m->dtype, (size_t)(n * h)))
+    if (!to_f32(r->in, a->x, a->dtype, (size_t)(a->rows * a->depth)))
         return err_set(e, E_BUG, "the router's input is no float");
-    return blas_f32_nt(&(struct sgemm){ .m = n,
-                                        .n = experts,
-                                        .k = h,
-                                        .a = r->in,
-                                        .b = r->w,
-                                        .c = r->score },
-                       e);
+    if (blas_f32_nt(&(struct sgemm){ .m = a->rows,
+                                     .n = a->moe.n_experts,
+                                     .k = a->depth,
+                                     .a = r->in,
+                                     .b = r->w,
+                                     .c = r->score },
+                    e) < 0)
+        return e->code;
+    route_rows(a, r->score, r->choice);
+    return 0;
+}
+
+/* Copy the mass of the experts that there are: mass[] of a routing is by new
+ * expert index, r->mass by row of the router. */
+static void move_mass(const struct router *r, double *mass, bool back)
+{
+    for (int64_t i = 0; mass && i < r->moe.n_experts; i++) {
+        int64_t at = r->remap.map ? r->remap.map[i] : i;
+
+        if (at >= 0 && back)
+            mass[at] = r->mass[i];
+        else
+            r->mass[i] = at >= 0 ? mass[at] : 0;
+    }
 }
 
 static int run_part(const struct router *r, const void *rows, int64_t n,
                     struct routing *to, int64_t at, struct err *e)
 {
-    const struct model_config *c = &r->m->config;
-    int64_t experts = r->moe.n_experts;
-    struct job j = { .r = r, .to = to, .at = at };
+    const struct model *m = r->m;
+    int64_t first = at * to->top_k;
+    struct forward_route a = { .dtype = m->dtype,
+                               .kind = m->config.family->router,
+                               .moe = r->moe,
+                               .rows = n,
+                               .depth = m->config.hidden_size,
+                               .x = rows,
+                               .w = r->w,
+                               .shift = r->shift,
+                               .bias = r->bias,
+                               .experts = to->experts + first,
+                               .weights = to->weights + first,
+                               .scores = to->scores + first,
+                               .mass = to->mass ? r->mass : NULL };
 
-    if (run_scores(r, rows, n, e) < 0)
+    move_mass(r, to->mass, false);
+    if ((m->on ? m->on->route(m->context, &a, e) : route_here(r, &a, e)) < 0)
         return e->code;
-    for (int64_t i = 0; r->shift && i < n * experts; i++)
-        r->score[i] += r->shift[i % experts];
     for (int64_t i = 0; i < n; i++)
-        if (!r->m->k->finite_f32(r->score + i * experts, experts)) {
+        if (a.experts[i * to->top_k] < 0) {
             char name[MODULE_PATH_MAX];
 
-            layer_tensor_name(r->layer, c->family->router_name, name);
+            layer_tensor_name(r->layer, m->config.family->router_name, name);
             return err_set(e, E_DATA, "%s: scores of token %lld are not finite",
                            name, (long long)(at + i));
         }
-    threads_for((size_t)n, 16, route_rows, &j);
-    if (to->mass)
-        add_mass(r, to->mass, n);
-    if (!r->remap.map)
-        return 0;
-    return remap_tokens(&r->remap, to->experts + at * to->top_k,
-                        to->weights + at * to->top_k, n, to->top_k,
-                        &r->m->remapped, e);
+    move_mass(r, to->mass, true);
+    return r->remap.map ? remap_tokens(&r->remap, a.experts, a.weights, n,
+                                       to->top_k, &r->m->remapped, e) :
+                          0;
 }
 
 int router_run(const struct router *r, const void *rows, int64_t n,

@@ -2,11 +2,13 @@
  * DeepSeek-V3's and Qwen3's definitions. */
 #include "test.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
 #include "model/internal.h"
 #include "model/moe.h"
+#include "model/route_exp.h"
 
 enum { E = 8, K = 3 };
 
@@ -130,8 +132,21 @@ static void test_counts(void)
     CHECK(s[EXPERT_TOKENS] == 2);
 }
 
+/* The nearest float to libm's e^x in double, from denormal results to infinity. */
+static void test_exp(void)
+{
+    for (double x = -103; x < 89.5; x += 0.00173) {
+        float f = (float)x;
+
+        CHECK(route_exp(f) == (float)exp((double)f));
+    }
+    CHECK(route_exp(-FLT_MAX) == 0 && route_exp(FLT_MAX) == INFINITY);
+    CHECK(route_exp(0) == 1);
+}
+
 int main(void)
 {
+    test_exp();
     test_sigmoid();
     test_softmax();
     test_groups();
