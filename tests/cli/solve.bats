@@ -161,7 +161,7 @@ PYTHON
 
 @test "--effort best: no row is worse than from one start" {
     for g in sym sym-cross; do
-        effort $g --sweeps 12 --factors 24 >before
+        effort $g --sweeps 5 --factors 24 >before
         forge-solve -q --effort best --hessian "$D/h.fts" "$D/$g.fts" >after
         python3 "$BEST" check-starts "$D/$g.fts" "$D/h.fts" before after
     done

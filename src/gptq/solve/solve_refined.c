@@ -18,7 +18,7 @@ struct effort_plan effort_plan(enum effort e)
     static const struct effort_plan plans[] = {
         [EFFORT_FAST] = { 0 },
         [EFFORT_DEFAULT] = { 1, 8, 5, 1 },
-        [EFFORT_BEST] = { 2, 24, 7, 12 },
+        [EFFORT_BEST] = { 2, 24, 7, 5 },
     };
 
     return plans[e];
