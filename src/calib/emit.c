@@ -4,8 +4,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "common/math/threads.h"
+#include "device/device.h"
+
+/* From one look at a place to the next. */
+enum { PLACE_NS = 100000 };
 
 void emit_name(int64_t layer, enum point at, char name[FRAME_NAME_MAX + 1])
 {
@@ -132,6 +137,32 @@ static struct difference difference_of(const struct emission *t)
 
 /* ---- activations ---- */
 
+/* The payload of f, `at` bytes into the batch's activations; or into their
+ * companions. */
+static void refer(const struct emission *t, const struct span *b, size_t at,
+                  struct frame *f)
+{
+    const struct lending *l = store_lending(t->s);
+
+    f->lent = !t->goes_on;
+    if (l)
+        lending_refer(l, b - t->s->batch, t->at, at, f);
+    else
+        store_refer(t->s, b, at, f);
+}
+
+static void refer_companion(const struct emission *t, const struct span *b,
+                            size_t at, struct frame *f)
+{
+    const struct lending *l = store_lending(t->s);
+
+    f->lent = !t->goes_on;
+    if (l)
+        lending_refer_companion(l, b - t->s->batch, t->at, at, f);
+    else
+        store_refer_difference(t->reference, b, at, f);
+}
+
 /* Write a batch's activations, each behind its companion.  rows NULL: the
  * store's, which are lent to the pipe. */
 static int write_batch(const struct emission *t, const struct span *b,
@@ -149,17 +180,16 @@ static int write_batch(const struct emission *t, const struct span *b,
         f.modules = modules;
         f.samples = f.dims[0];
         if (d.companion) {
-            store_refer_difference(t->reference, b, companion_at, &f);
-            f.lent &= !t->goes_on;
+            refer_companion(t, b, companion_at, &f);
             if (emit_companion(t->w, &f, d.companion, d.width, e) < 0)
                 return e->code;
             companion_at += f.dims[0] * d.row;
         }
+        f.loan = (struct loan){ 0 };
         if (rows)
             f.data = (const char *)rows + at;
         else
-            store_refer(t->s, b, at, &f);
-        f.lent &= !t->goes_on;
+            refer(t, b, at, &f);
         at += f.len;
         if (stream_write(t->w, &f, e) < 0)
             return e->code;
@@ -202,6 +232,8 @@ static void *emit_all(void *arg)
         const struct span *b = &s->batch[i];
 
         rc = write_batch(t, b, NULL, &e);
+        if (rc >= 0 && store_lending(s)) /* somebody may wait for its place */
+            rc = stream_flush(t->w, &e);
         store_leave(s, b);
         if (t->reference)
             store_leave(t->reference, b);
@@ -228,27 +260,84 @@ int emission_start(struct emission *t, struct err *e)
     return err_set(e, E_TEMP, "activations: cannot start a thread");
 }
 
-int emission_ready(struct emission *t, int64_t i, const struct state *here,
-                   struct err *e)
+/* The thread's error, if its writing has failed. */
+static int failure(struct emission *t, struct err *e)
 {
-    const struct span *b = &t->s->batch[i];
-    struct difference d = difference_of(t);
     int rc;
 
-    if (d.companion &&
-        store_subtract(t->reference, b,
-                       d.adds ? store_rows(t->reference, b->row) : NULL,
-                       d.adds ? here->x : here->act, d.adds ? t->bias : NULL,
-                       (int64_t)d.width, e) < 0)
-        return e->code;
     pthread_mutex_lock(&t->lock);
-    t->ready = i + 1;
     rc = t->rc;
     if (rc < 0)
         *e = t->err;
-    pthread_cond_signal(&t->news);
     pthread_mutex_unlock(&t->lock);
     return rc;
+}
+
+int emission_place(struct emission *t, int64_t i, struct err *e)
+{
+    struct lending *l = store_lending(t->s);
+
+    while (!lending_is_free(l, i, t->at)) {
+        if (failure(t, e) < 0)
+            return e->code;
+        nanosleep(&(struct timespec){ .tv_nsec = PLACE_NS }, NULL);
+    }
+    lending_take(l, i, t->at);
+    return 0;
+}
+
+bool emission_drifts(const struct emission *t)
+{
+    struct difference d = difference_of(t);
+
+    return d.companion && !d.adds;
+}
+
+/* The companion of a batch whose activations are lent. */
+static int subtract_there(const struct emission *t, int64_t i,
+                          const struct difference *d, struct err *e)
+{
+    const struct lending *l = store_lending(t->s);
+    const struct span *b = &t->s->batch[i];
+    void *to = lending_companion(l, i, t->at);
+
+    return d->adds ?
+               model_subtract(t->s->m, to, store_rows(t->reference, b->row),
+                              store_rows(t->s, b->row), t->bias, b->rows,
+                              (int64_t)d->width, e) :
+               model_subtract(t->s->m, to, to, lending_rows(l, i, t->at), NULL,
+                              b->rows, (int64_t)d->width, e);
+}
+
+/* All that is lent of a batch is there. */
+static int make_companion(const struct emission *t, int64_t i,
+                          const struct state *here, struct err *e)
+{
+    struct difference d = difference_of(t);
+
+    if (store_lending(t->s))
+        return d.companion && subtract_there(t, i, &d, e) < 0 ?
+                   e->code :
+                   device_functions()->settle(device_gpu(), e);
+    if (!d.companion)
+        return 0;
+    return store_subtract(
+        t->reference, &t->s->batch[i],
+        d.adds ? store_rows(t->reference, t->s->batch[i].row) : NULL,
+        d.adds ? here->x : here->act, d.adds ? t->bias : NULL, (int64_t)d.width,
+        e);
+}
+
+int emission_ready(struct emission *t, int64_t i, const struct state *here,
+                   struct err *e)
+{
+    if (make_companion(t, i, here, e) < 0)
+        return e->code;
+    pthread_mutex_lock(&t->lock);
+    t->ready = i + 1;
+    pthread_cond_signal(&t->news);
+    pthread_mutex_unlock(&t->lock);
+    return failure(t, e);
 }
 
 int emission_finish(struct emission *t, bool stop, struct err *e)

@@ -85,7 +85,13 @@ struct emission {
 /* Start the thread.  The caller has set all fields that are not private.
  * E_TEMP. */
 MUST_CHECK int emission_start(struct emission *t, struct err *e);
-/* Batch i, the next one, can be written: its activation rows are on the host;
+/* Where activations are lent: wait until batch i, the next one, has a place (lending.h),
+ * and take it.  Returns the thread's error if its writing has failed. */
+MUST_CHECK int emission_place(struct emission *t, int64_t i, struct err *e);
+/* The reference stream's activation that a companion is made of is to be in its place
+ * (lending.h) by emission_ready(). */
+bool emission_drifts(const struct emission *t);
+/* Batch i can be written: its activation rows are on the host, or in their place;
  * `here` is its state, from which the companion is computed.  Returns the
  * thread's error if its writing has failed. */
 MUST_CHECK int emission_ready(struct emission *t, int64_t i,

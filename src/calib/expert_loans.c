@@ -62,16 +62,16 @@ static size_t block_bytes(const struct expert_loans *l,
 }
 
 /* Parts of memory that has room for all. */
-static void share_blocks(struct expert_loans *l, void *memory,
-                         const struct loan *loan, bool both)
+static void share_blocks(struct expert_loans *l, const struct lending *lending,
+                         bool both)
 {
     size_t at = 0;
 
     l->shared = true;
     for (int k = 0; k < EXPERT_ROWS_KINDS; k++)
         for (int i = 0; i < 2 && is_lent(k, both); i++) {
-            l->block[k][i].p = (char *)memory + at;
-            l->block[k][i].loan = *loan;
+            l->block[k][i].p = (char *)lending->block + at;
+            l->block[k][i].loan = lending->loan;
             l->block[k][i].loan.offset += at;
             at += block_bytes(l, k);
         }
@@ -80,9 +80,9 @@ static void share_blocks(struct expert_loans *l, void *memory,
 int expert_loans_open(struct expert_loans *l, const struct store *s, bool both,
                       struct err *e)
 {
-    size_t room, row = 0, lent, lines = 2 * EXPERT_ROWS_KINDS * LINE;
+    const struct lending *lending = store_lending(s);
+    size_t room, row = 0, lines = 2 * EXPERT_ROWS_KINDS * LINE;
     int64_t most;
-    void *memory;
 
     if (l->opened)
         return 0;
@@ -95,10 +95,10 @@ int expert_loans_open(struct expert_loans *l, const struct store *s, bool both,
     for (int k = 0; k < EXPERT_ROWS_KINDS; k++)
         row += is_lent(k, both) ? 2 * row_bytes(l, k) : 0;
     most = expert_rows_lent(model_config(s->m), s->rows);
-    memory = store_lent(s, &lent);
-    if (memory && lent > lines && (lent - lines) / row >= (size_t)most) {
+    if (lending && lending->bytes > lines &&
+        (lending->bytes - lines) / row >= (size_t)most) {
         l->rows = most;
-        share_blocks(l, memory, &s->loan, both);
+        share_blocks(l, lending, both);
         return 0;
     }
     l->rows = (size_t)most < room / row ? most : (int64_t)(room / row);

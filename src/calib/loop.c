@@ -78,6 +78,7 @@ struct step {
     int64_t layer;
     enum point from, to;
     struct layer *weights;
+    struct layer *drift;  /* the reference's, for companions that are lent */
     struct emission *out; /* NULL: nothing is written */
     bool last;            /* the layer's last step */
     enum point
@@ -85,22 +86,79 @@ struct step {
     float *bias;   /* of the linear that the reference passed last, or NULL */
 };
 
-/* Run batch b of either store from one point to another. */
-static int run_store(struct loop *l, const struct step *t, struct layer *w,
-                     const struct store *s, const struct span *b,
-                     enum point from, enum point to, struct err *e)
+/* The last point up to `at` from which a stream can go on with x alone. */
+static enum point base_of(enum point at)
 {
+    return at < POINT_MLP_IN ? POINT_IN :
+           at < POINT_OUT    ? POINT_MLP_IN :
+                               POINT_OUT;
+}
+
+/* From where weights are wanted to run all batches on from `from`. */
+static enum point first_of(const struct loop *l, enum point from)
+{
+    const struct store *s = l->run->s;
+    const struct lending *lent = store_lending(s);
+
+    return lent && !lending_keeps(lent, s->n_batches - 1, from) ?
+               base_of(from) :
+               from;
+}
+
+/* Run batch i of either store from one point to another where activations are lent;
+ * end: memory for the last one, or NULL. */
+static int run_lent(struct loop *l, struct layer *w, const struct store *s,
+                    int64_t i, enum point from, enum point to, void *end,
+                    struct err *e)
+{
+    const struct lending *lent = store_lending(s);
+    bool kept = !s->primary && lending_keeps(lent, i, from);
     struct state *state = &l->run->state;
-    bool emit = t->out && s == l->run->s;
+
+    from = kept ? from : base_of(from);
+    if (store_load(s, &s->batch[i], from, state, e) < 0)
+        return e->code;
+    state->end = end;
+    if (kept)
+        state->act = lending_rows(lent, i, from);
+    else if (from == POINT_MLP_IN && layer_mlp_in(w, state, to, e) < 0)
+        return e->code;
+    return layer_run(w, state, to, NULL, e);
+}
+
+/* The same where they are kept; emit: they will be written. */
+static int run_kept(struct loop *l, const struct step *t, struct layer *w,
+                    const struct store *s, int64_t i, enum point from,
+                    enum point to, bool emit, struct err *e)
+{
+    const struct span *b = &s->batch[i];
+    struct state *state = &l->run->state;
 
     if (store_load(s, b, from, state, e) < 0 ||
         store_keep(s, b, t->layer, state, e) < 0 ||
-        layer_run(w, state, to, NULL, e) < 0 ||
-        store_take(s, b, t->layer, state, emit, e) < 0)
+        layer_run(w, state, to, NULL, e) < 0)
         return e->code;
-    return to == POINT_MLP_IN ? calib_experts_take(&l->experts, b, state,
-                                                   s == l->run->reference, e) :
-                                0;
+    return store_take(s, b, t->layer, state, emit, e);
+}
+
+/* Run batch i of either store from one point to another. */
+static int run_store(struct loop *l, const struct step *t, struct layer *w,
+                     const struct store *s, int64_t i, enum point from,
+                     enum point to, struct err *e)
+{
+    const struct lending *lent = store_lending(s);
+    bool emit = t->out && s == l->run->s;
+    int rc;
+
+    if (lent)
+        rc = run_lent(l, w, s, i, from, to,
+                      emit ? lending_rows(lent, i, to) : NULL, e);
+    else
+        rc = run_kept(l, t, w, s, i, from, to, emit, e);
+    if (rc < 0 || to != POINT_MLP_IN)
+        return rc;
+    return calib_experts_take(&l->experts, &s->batch[i], &l->run->state,
+                              s == l->run->reference, e);
 }
 
 /* The point that the reference stream must have reached for the companions
@@ -131,6 +189,8 @@ static int run_reference(struct loop *l, struct step *t, enum point to,
     struct layer *w = NULL;
     int rc;
 
+    if (s && store_lending(s)) /* beyond that it is run batch by batch */
+        to = base_of(to);
     if (!s || t->reference >= to)
         return 0;
     if (changes_x(l, t->layer, t->reference, to) &&
@@ -139,7 +199,7 @@ static int run_reference(struct loop *l, struct step *t, enum point to,
     rc =
         model_load_layer(l->run->c->m, t->layer, t->reference, to, NULL, &w, e);
     for (int64_t i = 0; i < s->n_batches && rc >= 0; i++) {
-        rc = run_store(l, t, w, s, &s->batch[i], t->reference, to, e);
+        rc = run_store(l, t, w, s, i, t->reference, to, e);
         store_leave(s, &s->batch[i]);
     }
     if (rc >= 0) {
@@ -151,19 +211,32 @@ static int run_reference(struct loop *l, struct step *t, enum point to,
     return rc;
 }
 
+/* Give batch i to the emission, with what its companion is made of. */
+static int emit_batch(struct loop *l, const struct step *t, int64_t i,
+                      struct err *e)
+{
+    if (t->drift &&
+        run_lent(l, t->drift, l->run->reference, i, t->to, t->to,
+                 lending_companion(store_lending(l->run->s), i, t->to), e) < 0)
+        return e->code;
+    return emission_ready(t->out, i, &l->run->state, e);
+}
+
 static int run_batch(struct loop *l, const struct step *t, int64_t i,
                      struct err *e)
 {
-    const struct span *b = &l->run->s->batch[i];
+    const struct store *s = l->run->s;
+    const struct span *b = &s->batch[i];
 
-    if (run_store(l, t, t->weights, l->run->s, b, t->from, t->to, e) < 0 ||
+    if ((t->out && store_lending(s) && emission_place(t->out, i, e) < 0) ||
+        run_store(l, t, t->weights, s, i, t->from, t->to, e) < 0 ||
         (t->to == POINT_OUT && run_check(l->run, b, t->layer + 1, e) < 0))
         return e->code;
     if (t->last)
         run_progress(l->run, b);
     if (t->out)
-        return emission_ready(t->out, i, &l->run->state, e);
-    store_leave(l->run->s, b);
+        return emit_batch(l, t, i, e);
+    store_leave(s, b);
     return 0;
 }
 
@@ -185,6 +258,20 @@ static bool parted(const struct loop *l, const struct step *t)
            t->to > POINT_ATTN_IN;
 }
 
+/* Load what a step runs with. */
+static int load_step(struct loop *l, struct step *t, bool drifts, struct err *e)
+{
+    struct calib *c = l->run->c;
+
+    t->weights = t->drift = NULL;
+    if (model_load_layer(c->m, t->layer, first_of(l, t->from), t->to, c->codes,
+                         &t->weights, e) < 0)
+        return e->code;
+    return drifts ? model_load_layer(c->m, t->layer, base_of(t->to), t->to,
+                                     NULL, &t->drift, e) :
+                    0;
+}
+
 /* Run all batches from t->from to t->to; emit: write the activations there. */
 static int run_step(struct loop *l, struct step *t, bool emit, struct err *e)
 {
@@ -201,19 +288,21 @@ static int run_step(struct loop *l, struct step *t, bool emit, struct err *e)
     if (changes_x(l, t->layer, t->from, t->to) &&
         publisher_join(&l->run->publisher, e) < 0)
         return e->code;
-    if (run_reference(l, t, needed(l, t->layer, t->to), e) < 0 ||
-        model_load_layer(c->m, t->layer, t->from, t->to, c->codes, &t->weights,
-                         e) < 0)
+    if (run_reference(l, t, needed(l, t->layer, t->to), e) < 0)
         return e->code;
+    rc = load_step(
+        l, t, emit && store_lending(l->run->s) && emission_drifts(&out), e);
     out.bias = t->bias;
     t->out = emit ? &out : NULL;
-    rc = emit ? emission_start(&out, e) : 0;
+    if (rc >= 0 && emit)
+        rc = emission_start(&out, e);
     if (rc >= 0) {
         rc = run_batches(l, t, e);
         if (emit && emission_finish(&out, rc < 0, e) < 0)
             rc = e->code;
     }
     layer_release(t->weights);
+    layer_release(t->drift);
     return rc;
 }
 
@@ -331,7 +420,7 @@ int loop_layer(struct run *r, int64_t layer, enum point to, struct err *e)
     struct loop l = { .run = r };
     int rc;
 
-    if (store_open_act(r->s, r->reference, e) < 0 ||
+    if (store_open_act(r->s, r->reference, layer, e) < 0 ||
         calib_experts_open(&l.experts, r, layer, to == POINT_OUT, e) < 0)
         return e->code;
     r->at = r->reference_at = POINT_IN;

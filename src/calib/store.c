@@ -38,20 +38,10 @@ void store_init_reference(struct store *o, struct store *s)
     s->widest = w.act;
 }
 
-/* Blocks that were lent, or memory of our own. */
 static void leave_device(struct store *s)
 {
-    bool blocks = s->lends && !s->primary;
-    bool differences = s->primary && s->primary->lends;
-
-    if (blocks)
-        device_functions()->drop(device_gpu(), s->device_act);
-    else
-        model_free(s->m, s->device_act);
-    if (differences)
-        device_functions()->drop(device_gpu(), s->differences);
-    model_free(s->m, s->difference);
-    s->device_act = s->difference = s->differences = NULL;
+    model_free(s->m, s->device_act);
+    s->device_act = NULL;
     s->device_rows = 0;
 }
 
@@ -66,7 +56,9 @@ void store_release(struct store *s)
 {
     if (s->m) {
         model_free(s->m, s->device_x);
+        model_free(s->m, s->difference);
         leave_device(s);
+        lending_close(&s->lending);
     }
     region_release(&s->x);
     region_release(&s->act);
@@ -161,26 +153,20 @@ static bool there(const struct store *s, const struct span *b)
     return b->row < s->device_rows;
 }
 
-static bool lent(const struct store *s, const struct span *b)
+struct lending *store_lending(const struct store *s)
 {
-    return s->lends && there(s, b);
-}
+    const struct store *o = s->primary ? s->primary : s;
 
-/* The first row of which the host has activations. */
-static int64_t host_row(const struct store *s)
-{
-    return s->lends ? s->device_rows : 0;
+    return o->lending.block ? (struct lending *)(uintptr_t)&o->lending : NULL;
 }
 
 void *store_act(const struct store *s, const struct span *b)
 {
     const struct store *o = s->primary;
-    int64_t row;
 
-    if (!o)
-        return (char *)s->act.p + act_at(s, b->row - host_row(s));
-    row = b->row - host_row(o);
-    return (char *)o->act.p + act_at(o, row + b->rows) - act_at(s, b->rows);
+    return o ? (char *)o->act.p + act_at(o, b->row + b->rows) -
+                   act_at(s, b->rows) :
+               (char *)s->act.p + act_at(s, b->row);
 }
 
 /* Tokens, or rows of x. */
@@ -301,12 +287,6 @@ static size_t device_bytes(const struct store *s, int64_t rows)
     return act_at(s, rows) + (size_t)(s->n_sequences + 1) * LINE;
 }
 
-void *store_lent(const struct store *s, size_t *bytes)
-{
-    *bytes = s->lends ? device_bytes(s, s->device_rows) : 0;
-    return s->lends ? s->device_act : NULL;
-}
-
 static void *device_act(const struct store *s, const struct span *b)
 {
     return (char *)s->device_act + device_at(s, b);
@@ -316,48 +296,19 @@ static void *device_act(const struct store *s, const struct span *b)
 
 static void *host_difference(const struct store *o, const struct span *b)
 {
-    return (char *)o->act.p + act_at(o, b->row - host_row(o->primary));
-}
-
-static void *device_difference(const struct store *o, const struct span *b)
-{
-    return lent(o->primary, b) ? (char *)o->differences + device_at(o, b) :
-                                 o->difference;
-}
-
-/* The payload of f is in the block that s->loan is of. */
-static void refer(const struct store *s, const struct span *b, size_t at,
-                  struct frame *f)
-{
-    f->data = NULL;
-    f->loan = s->loan;
-    f->loan.offset = device_at(s, b) + at;
-}
-
-static void refer_host(const void *rows, size_t at, struct frame *f)
-{
-    f->data = (const char *)rows + at;
-    f->loan = (struct loan){ 0 };
+    return (char *)o->act.p + act_at(o, b->row);
 }
 
 void store_refer(const struct store *s, const struct span *b, size_t at,
                  struct frame *f)
 {
-    f->lent = true;
-    if (lent(s, b))
-        refer(s, b, at, f);
-    else
-        refer_host(store_act(s, b), at, f);
+    f->data = (char *)store_act(s, b) + at;
 }
 
 void store_refer_difference(const struct store *o, const struct span *b,
                             size_t at, struct frame *f)
 {
-    f->lent = true;
-    if (lent(o->primary, b))
-        refer(o, b, at, f);
-    else
-        refer_host(host_difference(o, b), at, f);
+    f->data = (char *)host_difference(o, b) + at;
 }
 
 static size_t act_bytes(const struct store *s, const struct span *b,
@@ -379,69 +330,24 @@ static int open_difference(struct store *o, struct err *e)
                        false, NULL, e);
 }
 
-static int block(void **p, size_t n, struct loan *loan, struct err *e)
-{
-    return device_functions()->block(device_gpu(), p, n, e) < 0 ?
-               e->code :
-               ledger_loan(*p, 0, loan, e);
-}
-
-/* The rows of the first batches whose activations fit in `room` bytes; copies: of
- * the reference's rows, its companions among them. */
+/* The rows of the first batches whose activations, of o, too, fit in `room` bytes. */
 static int64_t rows_within(const struct store *s, const struct store *o,
-                           size_t copies, size_t room)
+                           size_t room)
 {
     int64_t i = 0, rows = 0;
 
     for (; i < s->n_batches; i++) {
         rows = s->batch[i].row + s->batch[i].rows;
-        if (device_bytes(s, rows) + (o ? copies * device_bytes(o, rows) : 0) >
-            room)
+        if (device_bytes(s, rows) + (o ? device_bytes(o, rows) : 0) > room)
             break;
     }
     return i < s->n_batches ? s->batch[i].row : rows;
 }
 
-/* Nothing is on the device but, of o, a batch's companion. */
-static void open_nothing(struct store *s, struct store *o)
-{
-    void *keep = o ? o->difference : NULL;
-
-    if (o) {
-        o->difference = NULL;
-        leave_device(o);
-        o->difference = keep;
-        o->loan.lent = 0;
-    }
-    leave_device(s);
-    s->lends = false;
-    s->loan.lent = 0;
-}
-
-/* Where the next tool reads them. */
-static void open_blocks(struct store *s, struct store *o, size_t room)
-{
-    int64_t rows = rows_within(s, o, 2, room);
-    struct err why;
-
-    if (!rows || !ledger_lends(s->ledger, LEDGER_ACTIVATIONS))
-        return;
-    s->lends = true;
-    s->device_rows = rows;
-    if (block(&s->device_act, device_bytes(s, rows), &s->loan, &why) < 0 ||
-        (o &&
-         (block(&o->differences, device_bytes(o, rows), &o->loan, &why) < 0 ||
-          model_alloc(o->m, &o->device_act, device_bytes(o, rows), false, NULL,
-                      &why) < 0)))
-        open_nothing(s, o);
-    else if (o)
-        o->device_rows = rows;
-}
-
 /* Where only this process reads them. */
 static void open_own(struct store *s, struct store *o, size_t room)
 {
-    int64_t rows = rows_within(s, o, 1, room);
+    int64_t rows = rows_within(s, o, room);
     struct err why;
 
     if (!rows)
@@ -450,40 +356,53 @@ static void open_own(struct store *s, struct store *o, size_t room)
     if (model_alloc(s->m, &s->device_act, device_bytes(s, rows), false, NULL,
                     &why) < 0 ||
         (o && model_alloc(o->m, &o->device_act, device_bytes(o, rows), false,
-                          NULL, &why) < 0))
-        open_nothing(s, o);
-    else if (o)
+                          NULL, &why) < 0)) {
+        leave_device(s);
+        if (o)
+            leave_device(o);
+    } else if (o) {
         o->device_rows = rows;
+    }
 }
 
-/* Put the activations of as many batches of both streams on the device as fit. */
+/* Lend activations of both streams, or put those of as many batches as fit on the
+ * device. */
 static int open_device(struct store *s, struct store *o, struct err *e)
 {
     size_t room;
 
-    if (s->device_act)
+    if (s->lending.block || s->device_act)
+        return 0;
+    if (model_spare_bytes(s->m, &room, e) < 0)
+        return e->code;
+    s->lending = (struct lending){ .m = s->m,
+                                   .ledger = s->ledger,
+                                   .batch = s->batch,
+                                   .n_batches = s->n_batches,
+                                   .both = o };
+    if (s->ledger && lending_open(&s->lending, room))
         return 0;
     if (o && !o->difference && open_difference(o, e) < 0)
         return e->code;
     if (model_spare_bytes(s->m, &room, e) < 0)
         return e->code;
-    if (s->ledger)
-        open_blocks(s, o, room);
-    if (!s->lends)
-        open_own(s, o, room);
+    open_own(s, o, room);
     return 0;
 }
 
-int store_open_act(struct store *s, struct store *o, struct err *e)
+int store_open_act(struct store *s, struct store *o, int64_t layer,
+                   struct err *e)
 {
-    int64_t rows;
+    int64_t rows = s->rows + SLACK_ROWS;
 
     if (model_on_device(s->m) && open_device(s, o, e) < 0)
         return e->code;
-    rows = s->rows - host_row(s);
-    if (!rows)
+    if (s->lending.block) {
+        lending_layer(&s->lending, layer);
         return 0;
-    rows += SLACK_ROWS;
+    }
+    if (!s->rows)
+        return 0;
     if (region_reserve(&s->act, act_at(s, rows), e) < 0 ||
         (o && region_reserve(&o->act, act_at(o, rows), e) < 0))
         return e->code;
@@ -501,7 +420,7 @@ int store_subtract(const struct store *o, const struct span *b, const void *a,
         return model_subtract(o->m, host_difference(o, b),
                               a ? a : store_act(o, b), here, bias, b->rows,
                               width, e);
-    to = device_difference(o, b);
+    to = o->difference;
     if (!a && there(o, b))
         a = device_act(o, b);
     if (!a) {
@@ -511,9 +430,7 @@ int store_subtract(const struct store *o, const struct span *b, const void *a,
     }
     if (model_subtract(o->m, to, a, here, bias, b->rows, width, e) < 0)
         return e->code;
-    return lent(o->primary, b) ?
-               device_functions()->settle(device_gpu(), e) :
-               model_get(o->m, host_difference(o, b), to, bytes, e);
+    return model_get(o->m, host_difference(o, b), to, bytes, e);
 }
 
 int store_load(const struct store *s, const struct span *b, enum point at,
@@ -549,8 +466,6 @@ int store_take(const struct store *s, const struct span *b, int64_t layer,
 {
     if (!model_on_device(s->m) || st->at == POINT_OUT || (there(s, b) && !emit))
         return 0;
-    if (lent(s, b))
-        return device_functions()->settle(device_gpu(), e);
     return model_get(s->m, store_act(s, b), st->act,
                      act_bytes(s, b, layer, st->at), e);
 }
@@ -573,9 +488,6 @@ int store_put_act(const struct store *s, const struct span *b, int64_t layer,
 
 void store_leave(const struct store *s, const struct span *b)
 {
-    int64_t first = host_row(s->primary ? s->primary : s);
-
     region_leave(&s->x, (size_t)b->row * x_row(s), (size_t)b->rows * x_row(s));
-    if (b->row >= first)
-        region_leave(&s->act, act_at(s, b->row - first), act_at(s, b->rows));
+    region_leave(&s->act, act_at(s, b->row), act_at(s, b->rows));
 }

@@ -5,24 +5,20 @@
  * batch runs in place: the x of its struct state is memory of the store.
  *
  * If layers run on a device, store_place() moves x there, or to pinned memory of
- * the host if it does not fit, and the host keeps none of it.  Activations are on
- * the device of as many batches, from the first on, as fit; the host has copies of
- * them, after store_take(), unless they are lent, and those of the other batches. */
+ * the host if it does not fit, and the host keeps none of it.  Activations are lent
+ * there (lending.h); or, if they cannot be, they are on the device of as many batches,
+ * from the first on, as fit, and the host has copies of them, after store_take(), and
+ * those of the other batches. */
 #ifndef FORGE_STORE_H
 #define FORGE_STORE_H
 
 #include "calib/batch.h"
+#include "calib/lending.h"
 #include "common/io/region.h"
-#include "device/ledger.h"
 
 struct sequence {
     int64_t length;  /* tokens: rows of the store */
     uint64_t number; /* as in frames, from 1 */
-};
-
-/* A batch: sequences first..first+n-1, rows row..row+rows-1 of the store. */
-struct span {
-    int64_t first, n, row, rows;
 };
 
 struct store {
@@ -42,14 +38,9 @@ struct store {
     struct region x, act;        /* the host's */
     void *device_x, *device_act; /* on the device; NULL: not there */
     int64_t device_rows;         /* rows whose activations are in device_act */
-    /* Reference stream, on the device: a batch's companion; and those of the
-     * batches in device_act, if they are lent. */
-    void *difference, *differences;
-    struct ledger *ledger; /* or NULL */
-    /* device_act, and differences, are read there by who gets our frames: the host
-     * has no activations of these batches. */
-    bool lends;
-    struct loan loan; /* of device_act; in a reference stream, of differences */
+    void *difference; /* reference stream, on the device: a batch's companion */
+    struct ledger *ledger; /* to lend activations by; or NULL */
+    struct lending lending;
 };
 
 /* Elements of a token's states in a store and its reference stream's: of x, which
@@ -83,9 +74,14 @@ MUST_CHECK int store_embed(struct store *s, struct err *e);
 /* The same, and if layers run on a device make x there, or move it there.  From
  * then on store_host_x() has the host's rows. */
 MUST_CHECK int store_place(struct store *s, struct err *e);
-/* Reserve memory for the activations of all rows of s, and of its reference
+/* Reserve memory for the activations of all rows of s in a layer, and of its reference
  * stream o (NULL: none) with the companions. */
-MUST_CHECK int store_open_act(struct store *s, struct store *o, struct err *e);
+MUST_CHECK int store_open_act(struct store *s, struct store *o, int64_t layer,
+                              struct err *e);
+/* Where activations of s, or of the store whose reference stream it is, are lent; NULL:
+ * they are not.  Then the functions from store_act() to store_put_act() have nothing to
+ * do. */
+struct lending *store_lending(const struct store *s);
 /* Tokens of the longest sequence. */
 int64_t store_longest(const struct store *s);
 /* Bytes of x, all rows. */
@@ -103,11 +99,8 @@ MUST_CHECK int store_host_x(const struct store *s, const struct span *b,
 /* Address of the batch's activation on the host: contiguous rows of the point's
  * width. */
 void *store_act(const struct store *s, const struct span *b);
-/* The block on the device in which activations are lent, by s->loan, and its bytes;
- * NULL: none. */
-void *store_lent(const struct store *s, size_t *bytes);
-/* Set f->data or f->loan to `at` bytes into a batch's activation: memory that stays
- * as it is until the batch's mark is back. */
+/* Set f->data to `at` bytes into a batch's activation: memory that stays as it is until
+ * the batch's mark is back. */
 void store_refer(const struct store *s, const struct span *b, size_t at,
                  struct frame *f);
 /* The same of the batch's companion, in a reference stream's store. */
@@ -129,7 +122,7 @@ MUST_CHECK int store_keep(const struct store *s, const struct span *b,
                           int64_t layer, struct state *st, struct err *e);
 /* After layer_run(): if layers run on a device, copy st's activation to the
  * host where it is needed: there is no room on the device, or emit (it will be
- * written, and is not lent). */
+ * written). */
 MUST_CHECK int store_take(const struct store *s, const struct span *b,
                           int64_t layer, const struct state *st, bool emit,
                           struct err *e);

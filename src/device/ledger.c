@@ -162,11 +162,13 @@ static bool end_lives(struct end *x)
     if (atomic_load(&x->word) != YES)
         return false;
     rc = pthread_mutex_trylock(&x->alive);
-    if (!rc || rc == EOWNERDEAD) { /* unlock: the next call finds the same */
+    if (rc == EBUSY)
+        return true;
+    /* not asked again: glibc keeps a mutex that it says cannot be recovered */
+    atomic_store(&x->word, NO);
+    if (!rc || rc == EOWNERDEAD)
         pthread_mutex_unlock(&x->alive);
-        return false;
-    }
-    return rc == EBUSY;
+    return false;
 }
 
 /* ---- reader ---- */
@@ -257,11 +259,15 @@ static _Atomic uint32_t *lease_of(const struct ledger *l,
                                   const struct loan *loan)
 {
     bool host = loan->lent == LENT_HOST;
+    uint32_t i = loan->lease - 1;
 
-    if (loan->lease < 1 || loan->lease > (uint32_t)(host ? ROOMS : LEASES))
+    if (i >=
+        (uint32_t)(host ? ROOMS : 2 * LEASES)) /* 0, without a lease, too */
         return NULL;
-    return host ? &l->page->room[loan->lease - 1].leased :
-                  &l->page->link[LEDGER_HESSIANS].leased[loan->lease - 1];
+    if (host)
+        return &l->page->room[i].leased;
+    return i < LEASES ? &l->page->link[LEDGER_HESSIANS].leased[i] :
+                        &l->page->link[LEDGER_ACTIVATIONS].leased[i - LEASES];
 }
 
 int ledger_see(struct ledger *l, const struct loan *loan, size_t n,
@@ -373,6 +379,19 @@ int ledger_loan(const void *block, size_t offset, struct loan *loan,
 {
     *loan = (struct loan){ .offset = offset, .lent = LENT_DEVICE };
     return device_functions()->handle(device_gpu(), block, loan->handle, e);
+}
+
+uint32_t ledger_take(struct ledger *l, int i)
+{
+    atomic_store(&l->page->link[LEDGER_ACTIVATIONS].leased[i], READER);
+    return 1 + LEASES + (uint32_t)i;
+}
+
+bool ledger_is_back(struct ledger *l, int i)
+{
+    struct link *k = &l->page->link[LEDGER_ACTIVATIONS];
+
+    return !atomic_load(&k->leased[i]) || !end_lives(&k->reader);
 }
 
 /* The smallest block of at least n bytes that no frame refers to, or NULL. */

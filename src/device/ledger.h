@@ -21,8 +21,9 @@
  * for a reader that is dead.
  *
  * Lease: a block of device memory that one frame refers to, from the writing
- * of the frame until the reader returns it.  If all leases are in use, the
- * frame has bytes.
+ * of the frame until the reader returns it.  If all leases of Hessians are in use,
+ * the frame has bytes.  Activations have leases where their memory is to be used
+ * again before all of a point have been read (calib/lending.h).
  *
  * Room: a lease in the ledger's file.  Its bytes are whole when the frame is
  * sent, and stay if the lender dies.
@@ -95,7 +96,8 @@ MUST_CHECK int ledger_payload(struct ledger *l, const struct frame *f,
  * E_DATA: the lender is dead, or the loan is malformed. */
 MUST_CHECK int ledger_copy(struct ledger *l, const struct loan *loan, void *to,
                            size_t n, struct err *e);
-/* Return the lease of such a loan; of another nothing. */
+/* Return the lease of a loan whose reading is complete; of one without a lease
+ * nothing. */
 void ledger_return(struct ledger *l, const struct loan *loan);
 
 /* ---- lender ---- */
@@ -107,6 +109,12 @@ bool ledger_lends(struct ledger *l, enum ledger_link link);
  * device_functions()->block(), without a lease. */
 MUST_CHECK int ledger_loan(const void *block, size_t offset, struct loan *loan,
                            struct err *e);
+/* Take lease number i, from 0, of activations, which is back; returns what loan.lease
+ * says then. */
+uint32_t ledger_take(struct ledger *l, int i);
+/* Whether it is back, or was never taken; or nobody will return it, since the reader is
+ * dead. */
+bool ledger_is_back(struct ledger *l, int i);
 /* *block: a block of at least n bytes that no frame refers to; *loan: a loan
  * of it with its lease.  False: none is free. */
 bool ledger_lease(struct ledger *l, size_t n, void **block, struct loan *loan);

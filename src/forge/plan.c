@@ -73,18 +73,18 @@ static void raise(double *most, double x)
 }
 
 /* Blocks of one kind that a layer may lend: bytes of all, and of the largest. */
-struct lending {
+struct lent_rooms {
     double all, most;
 };
 
-static void lend(struct lending *l, double times, double bytes)
+static void lend(struct lent_rooms *l, double times, double bytes)
 {
     l->all += times * bytes;
     raise(&l->most, bytes);
 }
 
 /* Bytes of n rooms at most. */
-static double rooms(const struct lending *l, int n)
+static double rooms(const struct lent_rooms *l, int n)
 {
     return l->all < n * l->most ? l->all : n * l->most;
 }
@@ -226,9 +226,10 @@ static double codes_room(const struct want *w, const struct linear *l)
 
 /* What a layer of these codes and inputs lends. */
 static void add_lent(struct plan *p, const struct model_config *m,
-                     const struct lending *codes, const int64_t width[IN_COUNT])
+                     const struct lent_rooms *codes,
+                     const int64_t width[IN_COUNT])
 {
-    struct lending moments[2] = { 0 };
+    struct lent_rooms moments[2] = { 0 };
 
     for (int i = 0; i < IN_COUNT; i++) {
         bool expert = i == IN_EXPERT || i == IN_EXPERT_MID;
@@ -250,7 +251,7 @@ static int add_layer(struct plan *p, const struct want *w, int64_t layer,
     const struct model_config *m = w->m;
     int64_t width[IN_COUNT] = { 0 }, n = model_linear_count(m, layer);
     uint64_t h = (uint64_t)m->hidden_size, state = 2 * (uint64_t)model_row(m);
-    struct lending codes = { 0 };
+    struct lent_rooms codes = { 0 };
 
     p->layer_hessian_bytes = 0;
     for (int64_t i = 0; i < n; i++) {

@@ -54,6 +54,26 @@ static void place(struct room *room, double *left, double bytes)
         room->states_memory += bytes;
 }
 
+/* Activations: in one pipe they are lent, if there is room for a batch
+ * (calib/lending.h); else those that do not fit are on the host. */
+static void place_activations(const struct request *r, const struct states *s,
+                              struct room *room, double spare, double *left)
+{
+    const struct plan *p = &r->plan;
+    bool lent = r->j.parts <= 1;
+    double act = p->act_bytes[s->both], more = p->companion_bytes[s->both];
+    double row = act + (lent ? 1 : 2) * more;
+    double rows = spare / row - BATCH_ROWS - (double)r->j.seqlen, all;
+
+    rows = rows < 0         ? 0 :
+           rows < s->tokens ? rows :
+                              s->tokens; /* whole batches */
+    *left -= rows * row;
+    all = lent && rows > 0 ? 0 : s->tokens - rows;
+    keep(room, all * act);
+    keep(room, all * more);
+}
+
 /* Beside what the other tools need.  x is in regions first, until the device has
  * it. */
 static void on_device(const struct request *r, const struct states *s,
@@ -61,8 +81,7 @@ static void on_device(const struct request *r, const struct states *s,
 {
     const struct plan *p = &r->plan;
     const double limit = (double)r->j.gpu_memory;
-    double left = (double)r->gpu.facts.free - gpu_room_others(r), spare, rows;
-    double row = p->act_bytes[s->both] + 2 * p->companion_bytes[s->both];
+    double left = (double)r->gpu.facts.free - gpu_room_others(r), spare;
     struct room start = { 0 };
 
     if (limit > 0 && limit < left)
@@ -73,11 +92,7 @@ static void on_device(const struct request *r, const struct states *s,
     }
     spare = (limit > 0 || gpu_room_states(r) > 0 ? left : left / 2) -
             gpu_room_layer(r);
-    rows = spare / row - BATCH_ROWS - (double)r->j.seqlen; /* whole batches */
-    rows = rows < 0 ? 0 : rows < s->tokens ? rows : s->tokens;
-    left -= rows * row;
-    keep(room, (s->tokens - rows) * p->act_bytes[s->both]);
-    keep(room, (s->tokens - rows) * p->companion_bytes[s->both]);
+    place_activations(r, s, room, spare, &left);
     for (int i = 0; i < s->streams; i++) {
         place(room, &left, s->tokens * p->expert_in_bytes);
         place(room, &left, s->tokens * p->expert_sum_bytes);

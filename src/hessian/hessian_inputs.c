@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "arch/tensor_name.h"
+#include "device/device.h"
 #include "hessian/token_weights.h"
 
 int hessian_inputs_open(struct hessian_inputs *r, char **path, int n,
@@ -114,6 +115,9 @@ static int activation(struct hessian_inputs *r, int i, const struct frame *f,
         rc = ledger_map(r->ledger, &f->loan, &there.data, e);
     if (rc >= 0 && !given)
         rc = hessian_set_activation(r->all, &there, e);
+    if (rc >= 0 && f->loan.lease && /* with all frames before it */
+        (rc = device_functions()->settle(device_gpu(), e)) >= 0)
+        ledger_return(r->ledger, &f->loan);
     if (!r->lent || (rc >= 0 && !ends(f)))
         return rc;
     r->lent = false;

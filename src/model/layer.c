@@ -40,13 +40,14 @@ static bool linear_wanted(const struct layer *l, enum linear_part p)
            (kv_b && p == PART_KV_A && wanted(l, POINT_KV_LAT));
 }
 
-/* Load a norm if a run to point `leads` needs it and it is not loaded yet. */
+/* Load a norm if a run to point `leads`, or one that begins there and computes what it
+ * reads again, needs it and it is not loaded yet. */
 static int load_norm(struct layer *l, enum point leads, const char *name,
                      int64_t n, float **v, struct err *e)
 {
     char part[MODULE_PATH_MAX], path[MODULE_PATH_MAX];
 
-    if (!name || !wanted(l, leads) || *v)
+    if (!name || (!wanted(l, leads) && leads != l->from) || *v)
         return 0;
     snprintf(part, sizeof(part), "%s.weight", name);
     layer_tensor_name(l->index, part, path);

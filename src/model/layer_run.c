@@ -404,6 +404,12 @@ static int read_stream(struct layer *l, struct state *s, enum point to,
                       (size_t)(s->rows * s->row) * l->m->size, e);
 }
 
+int layer_mlp_in(struct layer *l, struct state *s, enum point to, struct err *e)
+{
+    s->to = to;
+    return read_stream(l, s, POINT_MLP_IN, l->norm2, e);
+}
+
 /* ---- steps ---- */
 
 /* attn_in of struct altup.  The streams stay as they are up to POINT_MLP_IN, so

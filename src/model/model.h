@@ -255,6 +255,11 @@ struct tap {
 MUST_CHECK int layer_run(struct layer *l, struct state *s, enum point to,
                          const struct tap *tap, struct err *e);
 
+/* The activation of POINT_MLP_IN, where s is and from where l was loaded, from s->x
+ * again, before layer_run(to): the same bits.  At POINT_IN every run begins so. */
+MUST_CHECK int layer_mlp_in(struct layer *l, struct state *s, enum point to,
+                            struct err *e);
+
 /* ---- logits ---- */
 
 /* Final norm and lm_head. */
