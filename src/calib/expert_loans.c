@@ -117,19 +117,17 @@ bool expert_loans_fit(const struct expert_loans *l, int64_t rows)
     return rows && rows <= l->rows;
 }
 
-int expert_loans_lend(struct expert_loans *l, enum expert_rows_kind kind,
-                      int64_t turn, int64_t first, struct frame *f,
-                      struct err *e)
+void *expert_loans_rows(const struct expert_loans *l,
+                        enum expert_rows_kind kind, int64_t turn, int64_t first)
 {
-    int i = (int)(turn % 2);
-    size_t at = (size_t)first * row_bytes(l, kind);
+    return (char *)l->block[kind][turn % 2].p +
+           (size_t)first * row_bytes(l, kind);
+}
 
-    if (model_copy(l->m, (char *)l->block[kind][i].p + at, f->data, f->len, e) <
-            0 ||
-        device_functions()->settle(device_gpu(), e) < 0)
-        return e->code;
-    f->loan = l->block[kind][i].loan;
-    f->loan.offset += at;
+int expert_loans_lend(const struct expert_loans *l, enum expert_rows_kind kind,
+                      int64_t turn, struct frame *f, struct err *e)
+{
+    f->loan = l->block[kind][turn % 2].loan;
     f->data = NULL;
-    return 0;
+    return device_functions()->settle(device_gpu(), e);
 }

@@ -1,10 +1,11 @@
 /* expert_loans.h - device memory in which the rows of experts are lent to the
  * next tool (device/ledger.h).
  *
- * An expert's rows of a kind lie one behind the other in a block.  The pass over
- * the experts (model/moe.h) sends those of expert e + 2 after it has got the codes
- * made of those of e, so two blocks of each kind are enough.  An expert with more
- * rows than a block has goes as bytes. */
+ * An expert's rows of a kind lie one behind the other in a block and go out in one
+ * frame: each frame costs a wait for the device, which the processes that share it
+ * get in turns.  The pass over the experts (model/moe.h) sends those of expert e + 2
+ * after it has got the codes made of those of e, so two blocks of each kind are
+ * enough.  An expert with more rows than a block has goes as bytes. */
 #ifndef FORGE_EXPERT_LOANS_H
 #define FORGE_EXPERT_LOANS_H
 
@@ -37,10 +38,14 @@ MUST_CHECK int expert_loans_open(struct expert_loans *l, const struct store *s,
 void expert_loans_close(struct expert_loans *l); /* zeroed is allowed */
 /* Whether an expert of so many rows has room. */
 bool expert_loans_fit(const struct expert_loans *l, int64_t rows);
-/* Copy the payload of f (f->data, device memory, whose first row is number
- * `first` of the expert's) to a block, and make f a loan of it. */
-MUST_CHECK int expert_loans_lend(struct expert_loans *l,
+/* Where row number `first` of an expert that fits is put before it is lent: device
+ * memory. */
+void *expert_loans_rows(const struct expert_loans *l,
+                        enum expert_rows_kind kind, int64_t turn,
+                        int64_t first);
+/* Make f a loan of all rows of the expert, which have been put there. */
+MUST_CHECK int expert_loans_lend(const struct expert_loans *l,
                                  enum expert_rows_kind kind, int64_t turn,
-                                 int64_t first, struct frame *f, struct err *e);
+                                 struct frame *f, struct err *e);
 
 #endif

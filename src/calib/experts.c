@@ -112,14 +112,20 @@ static int to_host(struct calib_experts *ex, const void **rows, size_t n,
     return 0;
 }
 
-/* Lend the payload of f, rows of x where layers run, or bring it to the host. */
+/* Whether an expert's rows are lent: those of all parts are put together, and go
+ * out with the last one. */
+static bool is_lent(const struct calib_experts *ex, const struct expert_rows *x)
+{
+    return expert_loans_fit(&ex->run->loans, x->all);
+}
+
+/* Lend the payload of f, an expert's rows, or bring it, a part's rows where layers
+ * run, to the host. */
 static int give(struct calib_experts *ex, const struct expert_rows *x,
                 enum expert_rows_kind kind, struct frame *f, struct err *e)
 {
-    struct expert_loans *l = &ex->run->loans;
-
-    return expert_loans_fit(l, x->all) ?
-               expert_loans_lend(l, kind, x->turn, ex->row, f, e) :
+    return is_lent(ex, x) ?
+               expert_loans_lend(&ex->run->loans, kind, x->turn, f, e) :
                to_host(ex, &f->data, f->len, e);
 }
 
@@ -174,71 +180,103 @@ static int open_shares(struct calib_experts *ex, struct err *e)
     return rc;
 }
 
-/* Write the companion of an expert's activation f.  For gate and up, drift:
- * x_ref - x.  For down, gap (experts_add_share()): E_ref(x_ref) - W_down rows, plus
- * the expert's share of h_ref - h, the error of the residual stream before
- * experts are added. */
+/* Make the companion's rows of a part, for gate and up drift: x_ref - x; for down
+ * gap (experts_add_share()): E_ref(x_ref) - W_down rows, plus the expert's share of
+ * h_ref - h, the error of the residual stream before experts are added. */
+static int make_companion(struct calib_experts *ex, const struct expert_rows *x,
+                          enum input_class in, void *to, struct err *e)
+{
+    const struct run *run = ex->run;
+
+    if (in == IN_EXPERT)
+        return model_subtract(run->c->m, to, x->reference, x->rows, NULL, x->n,
+                              model_config(run->c->m)->hidden_size, e);
+    return open_shares(ex, e) < 0 ?
+               e->code :
+               experts_add_share(run->c->m, x, ex->mix.routing.top_k, ex->share,
+                                 store_rows(run->reference, 0),
+                                 store_rows(run->s, 0), to, e);
+}
+
+/* Write the companion of an expert's activation f, or put its rows with those of
+ * the parts before. */
 static int put_companion(struct calib_experts *ex, const struct expert_rows *x,
                          enum input_class in, const struct frame *f,
                          struct err *e)
 {
-    const struct run *run = ex->run;
-    int64_t h = model_config(run->c->m)->hidden_size;
-    size_t bytes = (size_t)(x->n * h) * dtype_bits(f->dtype) / 8;
+    enum expert_rows_kind kind =
+        in == IN_EXPERT ? EXPERT_ROWS_DRIFT : EXPERT_ROWS_GAP;
+    int64_t h = model_config(ex->run->c->m)->hidden_size;
     struct frame g = *f;
-    int rc = reserve_room(ex, bytes, e);
+    bool lent = is_lent(ex, x);
+    void *to;
 
-    if (rc >= 0 && in == IN_EXPERT)
-        rc = model_subtract(run->c->m, ex->room, x->reference, x->rows, NULL,
-                            x->n, h, e);
-    else if (rc >= 0 && (rc = open_shares(ex, e)) >= 0)
-        rc = experts_add_share(run->c->m, x, ex->mix.routing.top_k, ex->share,
-                               store_rows(run->reference, 0),
-                               store_rows(run->s, 0), ex->room, e);
-    g.data = ex->room;
-    g.len = bytes;
-    if (rc < 0 ||
-        give(ex, x, in == IN_EXPERT ? EXPERT_ROWS_DRIFT : EXPERT_ROWS_GAP, &g,
-             e) < 0)
+    g.len = (size_t)(x->n * h) * dtype_bits(f->dtype) / 8;
+    if (!lent && reserve_room(ex, g.len, e) < 0)
         return e->code;
-    return emit_companion(run->c->out, &g,
-                          in == IN_EXPERT ? COMPANION_DRIFT : COMPANION_GAP,
-                          (uint64_t)h, e);
+    to = lent ? expert_loans_rows(&ex->run->loans, kind, x->turn, ex->row) :
+                ex->room;
+    g.data = to;
+    if (make_companion(ex, x, in, to, e) < 0)
+        return e->code;
+    if (lent && !x->last)
+        return 0;
+    return give(ex, x, kind, &g, e) < 0 ?
+               e->code :
+               emit_companion(ex->run->c->out, &g,
+                              in == IN_EXPERT ? COMPANION_DRIFT : COMPANION_GAP,
+                              (uint64_t)h, e);
 }
 
-static int put(struct calib_experts *ex, const struct expert_rows *x,
-               enum input_class in, struct err *e)
+/* The frame of a part's rows, or of all of an expert's. */
+static struct frame frame_of(struct calib_experts *ex,
+                             const struct expert_rows *x, enum input_class in)
 {
-    struct calib *c = ex->run->c;
-    const struct model_config *m = model_config(c->m);
-    int64_t width = in == IN_EXPERT ? m->hidden_size : m->moe.width;
-    char modules[3 * MODULE_PATH_MAX], name[MODULE_PATH_MAX];
+    const struct model *m = ex->run->c->m;
+    const struct model_config *c = model_config(m);
+    int64_t width = in == IN_EXPERT ? c->hidden_size : c->moe.width;
+    uint64_t rows = (uint64_t)(is_lent(ex, x) ? x->all : x->n);
     struct frame f = { .role = ROLE_ACTIVATION,
-                       .dtype = model_dtype(c->m),
+                       .dtype = model_dtype(m),
                        .ndim = 2,
-                       .dims = { (uint64_t)x->n, (uint64_t)width },
-                       .modules = modules,
-                       .samples = (uint64_t)x->n,
-                       .sequence = ++ex->part,
+                       .dims = { rows, (uint64_t)width },
+                       .samples = rows,
+                       .sequence = is_lent(ex, x) ? 1 : ++ex->part,
                        .last = x->last,
                        .data = x->rows };
 
     if (x->last)
         ex->part = 0;
+    f.len = rows * (uint64_t)width * dtype_bits(f.dtype) / 8;
+    model_activation_name(c, ex->layer, in, x->expert, f.name);
+    return f;
+}
+
+static int put(struct calib_experts *ex, const struct expert_rows *x,
+               enum input_class in, struct err *e)
+{
+    enum expert_rows_kind kind =
+        in == IN_EXPERT ? EXPERT_ROWS_IN : EXPERT_ROWS_MID;
+    struct frame f = frame_of(ex, x, in);
+    struct calib *c = ex->run->c;
+    char modules[3 * MODULE_PATH_MAX];
+    bool waits = is_lent(ex, x) && !x->last;
+
     if (!readers(ex, x->expert, in, modules, sizeof(modules)) && c->feedback)
         return 0;
-    f.len = (size_t)(x->n * width) * (f.dtype == DT_BF16 ? 2 : 4);
-    model_activation_name(m, ex->layer, in, x->expert, name);
-    snprintf(f.name, sizeof(f.name), "%s", name);
+    f.modules = modules;
     if ((x->reference && put_companion(ex, x, in, &f, e) < 0) ||
-        give(ex, x, in == IN_EXPERT ? EXPERT_ROWS_IN : EXPERT_ROWS_MID, &f, e) <
-            0 ||
-        stream_write(c->out, &f, e) < 0)
+        (is_lent(ex, x) &&
+         model_copy(c->m,
+                    expert_loans_rows(&ex->run->loans, kind, x->turn, ex->row),
+                    x->rows, f.len / f.dims[0] * (size_t)x->n, e) < 0) ||
+        (!waits &&
+         (give(ex, x, kind, &f, e) < 0 || stream_write(c->out, &f, e) < 0)))
         return e->code;
     ex->row = x->last ? 0 : ex->row + x->n;
     if (!x->last || !c->feedback)
         return 0;
-    if (run_mark(ex->run, name, e) < 0)
+    if (run_mark(ex->run, f.name, e) < 0)
         return e->code;
     ex->mark[2 * x->expert + (in == IN_EXPERT_MID)] = ex->run->marks;
     return 0;

@@ -1,5 +1,5 @@
 /* hessian_entry.h - the inside of struct hessian_set: hessian_set.c adds to it,
- * hessian_emit.c writes out what is complete. */
+ * hessian_tokens.c its tokens, hessian_emit.c writes out what is complete. */
 #ifndef FORGE_HESSIAN_ENTRY_H
 #define FORGE_HESSIAN_ENTRY_H
 
@@ -61,6 +61,10 @@ struct hessian_set {
 /* At least n bytes; what is there stays.  E_TEMP. */
 MUST_CHECK int room_need(struct room *r, size_t n, const char *what,
                          struct err *e);
+/* Add the first n tokens of the activation f, whose companions have been matched, to
+ * the moments of t.  Errors of hessian_add(), cross_add(); E_DEVICE, E_TEMP. */
+MUST_CHECK int entry_add(struct hessian_set *c, struct entry *t,
+                         const struct frame *f, uint64_t n, struct err *e);
 /* Free its accumulators. */
 void entry_drop(struct entry *t);
 /* Add what its accumulators hold, if there are, to the sums, and close them.

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "common/math/threads.h"
-#include "device/device.h"
 #include "device/ledger.h"
 #include "hessian/hessian_entry.h"
 #include "hessian/hessian_rows.h"
@@ -280,119 +279,7 @@ static int match_pairs(struct hessian_set *c, struct entry *t,
     return 0;
 }
 
-/* ---- where they are ---- */
-
-/* A loan becomes a payload. */
-static int fetch(struct frame *f, struct room *to, struct err *e)
-{
-    if (!f->loan.lent)
-        return 0;
-    if (room_need(to, f->len, f->name, e) < 0 ||
-        device_functions()->fetch(device_gpu(), to->p, f->data, f->len, e) < 0)
-        return e->code;
-    f->data = to->p;
-    f->loan.lent = 0;
-    return 0;
-}
-
-/* Are the activation and its pairs loans, and all moments made on the device?  If
- * not, they come to the host. */
-static int bring_here(struct hessian_set *c, const struct entry *t,
-                      struct frame *f, struct err *e)
-{
-    bool there = f->loan.lent && hessian_is_there(t->acc) &&
-                 !token_weights_have(c->params.weights, f->name);
-
-    for (int k = 0; k < PAIRS; k++)
-        there &= !t->cross[k] ||
-                 (cross_is_there(t->cross[k]) && c->pair[k].f.loan.lent &&
-                  c->pair[k].f.dtype == f->dtype);
-    if (there)
-        return 0;
-    for (int k = 0; k < PAIRS; k++)
-        if (t->cross[k] && fetch(&c->pair[k].f, &c->pair[k].room, e) < 0)
-            return e->code;
-    return fetch(f, &c->fetched, e);
-}
-
-/* ---- weights of tokens ---- */
-
-/* Moments of rows times root weights are those of weighted tokens; the products are
- * rounded to the rows' dtype. */
-static int weigh_all(struct hessian_set *c, const struct entry *t,
-                     struct frame *f, struct err *e)
-{
-    const float *root;
-
-    if (!token_weights_have(c->params.weights, f->name) || !f->dims[0])
-        return 0;
-    if (token_weights_get(c->params.weights, f->name, f->sequence, f->dims[0],
-                          &root, e) < 0 ||
-        token_weights_apply(f, root, &c->weighted, e) < 0)
-        return e->code;
-    for (int k = 0; k < PAIRS; k++)
-        if (t->cross[k] && token_weights_apply(&c->pair[k].f, root,
-                                               &c->pair_weighted[k], e) < 0)
-            return e->code;
-    return 0;
-}
-
-/* Add a part of the activation f to its cross moments, then to its Hessian,
- * which shares the packed x. */
-static int add_part(struct hessian_set *c, struct entry *t,
-                    const struct frame *f, struct hessian_part *p,
-                    struct err *e)
-{
-    int rc;
-
-    p->packed = NULL;
-    for (int k = 0; k < PAIRS; k++) {
-        const struct pair *y = &c->pair[k];
-        size_t row = y->f.dims[1] * dtype_bits(y->f.dtype) / 8;
-
-        if (!t->cross[k])
-            continue;
-        rc = cross_add(
-            t->cross[k],
-            &(struct cross_part){ .y = (const char *)y->f.data + p->first * row,
-                                  .x = p->x,
-                                  .y_dtype = y->f.dtype,
-                                  .x_dtype = p->dtype,
-                                  .tokens = p->tokens,
-                                  .there = p->there },
-            e);
-        if (rc < 0)
-            return err_prefix(e, "'%s%s'", f->name,
-                              companion_suffix(pair_companion[k]));
-        if (!p->packed)
-            p->packed = cross_packed(t->cross[k]);
-    }
-    rc = hessian_add(t->acc, p, e);
-    if (rc < 0 && f->sequence)
-        return err_prefix(e, "'%s': sequence %llu", f->name,
-                          (unsigned long long)f->sequence - 1);
-    return rc < 0 ? err_prefix(e, "'%s'", f->name) : 0;
-}
-
-/* Add the first n tokens of f but those to skip, cut at the ends of chunks. */
-static int add_tokens(struct hessian_set *c, struct entry *t,
-                      const struct frame *f, uint64_t n, struct err *e)
-{
-    size_t row = f->dims[1] * dtype_bits(f->dtype) / 8;
-    struct hessian_part p = { .dtype = f->dtype, .there = f->loan.lent };
-
-    if (!tensor_name_is_expert(f->name))
-        p.first = c->params.skip;
-    for (; p.first < n; p.first += p.tokens) {
-        uint64_t room = hessian_room(t->acc);
-
-        p.x = (const char *)f->data + p.first * row;
-        p.tokens = n - p.first < room ? n - p.first : room;
-        if (add_part(c, t, f, &p, e) < 0)
-            return e->code;
-    }
-    return 0;
-}
+/* ---- tokens ---- */
 
 bool hessian_set_alone(const struct hessian_set *c, const struct frame *f)
 {
@@ -411,7 +298,6 @@ int hessian_set_activation(struct hessian_set *c, const struct frame *f,
     struct entry *t = find(c, f->name);
     int kind = pair_kind(f->name), rc;
     uint64_t n = f->dims[0];
-    struct frame here;
 
     if (kind < PAIRS)
         return keep_pair(c, kind, f, e);
@@ -431,11 +317,7 @@ int hessian_set_activation(struct hessian_set *c, const struct frame *f,
 
         n = n < left ? n : left;
     }
-    here = *f;
-    if (match_pairs(c, t, f, e) < 0 || bring_here(c, t, &here, e) < 0 ||
-        weigh_all(c, t, &here, e) < 0)
-        return e->code;
-    return add_tokens(c, t, &here, n, e);
+    return match_pairs(c, t, f, e) < 0 ? e->code : entry_add(c, t, f, n, e);
 }
 
 /* ---- merging ---- */

@@ -170,20 +170,27 @@ PYTHON
     [ "$room" -le "$said" ]
 }
 
-@test "experts' activations and Hessians: lent in parts, and as far as there is room" {
-    local seen=seen low=4000000 high=5000000 room
+@test "experts' activations and Hessians: lent in one frame each, and as far as there is room" {
+    local seen=seen low=4000000 high=5000000 room parts one
     python3 "$PY" tokens many.fts 200 3000 2000 3500 # experts take 2,048 at a time
     rm t.fts
     ln -s many.fts t.fts
     for kind in qwen2_moe deepseek_v3; do
         out=bytes loans='' loop $kind
-        [[ $(experts seen) == "0 "[1-9]* ]]
+        parts=$(experts seen)
+        [[ $parts == "0 "[1-9]* ]]
         run ! grep -q ^blend log
         out=lent loans=l loop $kind
-        [[ $(experts seen) == [1-9]*" 0" ]]
+        one=$(experts seen)
+        [[ $one == [1-9]*" 0" ]]
+        [ "${one% 0}" -lt "${parts#0 }" ]
         grep -q '^blend 0 ' log # the prior of down, and that of gate and up
         grep -q '^blend 1 ' log
         run ! grep -qE '^fetch 1 [0-9]{5,}x1$' log # the layers' alone
+        same bytes lent
+        # moments that the host makes, of parts of what is lent
+        out=bytes loans='' loop $kind --dtype f32 --propagate both
+        out=lent loans=l loop $kind --dtype f32 --propagate both
         same bytes lent
     done
     ln -sf "$BATS_FILE_TMPDIR/t.fts" t.fts
