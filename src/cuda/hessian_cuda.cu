@@ -20,6 +20,7 @@
 enum {
     CHUNK = HESSIAN_GPU_CHUNK,
     PANEL = 1024, /* columns of a product */
+    LINE = 256,   /* what the allocator aligns to */
     TRANSPOSE = 32
 };
 
@@ -55,13 +56,12 @@ int hessian_panels(struct cuda_context *c, const void *x, uint64_t tokens,
 
 /* Add to the diagonal blocks: all whole blocks in one batched call, a short
  * last block in a call of its own. */
-static int add_blocks(struct cuda_hessian *h, struct err *e)
+static int add_blocks(struct cuda_hessian *h, const __nv_bfloat16 *x, int k,
+                      struct err *e)
 {
     const struct cuda_blas *blas = &h->c->blas;
     const float one = 1, beta = h->started ? 1 : 0;
     uint64_t g = h->shape.block, cols = h->shape.cols, whole = cols / g;
-    const __nv_bfloat16 *x = (const __nv_bfloat16 *)h->x;
-    int k = (int)h->pending;
 
     if (whole)
         BLAS_TRY(blas->gemm_batched(
@@ -173,38 +173,47 @@ int cuda_hessian_open(struct cuda_hessian **out, struct cuda_context *c,
     return 0;
 }
 
+/* Add the product of n tokens. */
+static int multiply(struct cuda_hessian *h, const void *x, uint64_t n,
+                    struct err *e)
+{
+    int rc = h->shape.block ?
+                 add_blocks(h, (const __nv_bfloat16 *)x, (int)n, e) :
+                 hessian_panels(h->c, x, n, h->shape.cols, PANEL, !h->started,
+                                h->sum, e);
+
+    h->started |= rc >= 0;
+    return rc;
+}
+
 static int flush(struct cuda_hessian *h, struct err *e)
 {
-    int rc;
+    uint64_t n = h->pending;
 
-    if (!h->pending)
-        return 0;
-    rc = h->shape.block ? add_blocks(h, e) :
-                          hessian_panels(h->c, h->x, h->pending, h->shape.cols,
-                                         PANEL, !h->started, h->sum, e);
-    if (rc < 0)
-        return rc;
-    h->started = true;
     h->pending = 0;
-    return 0;
+    return n ? multiply(h, h->x, n, e) : 0;
 }
 
 /* The product of a chunk runs while the next chunk is copied into pinned
- * memory. */
+ * memory.  Whole chunks on the device are multiplied in their place where they are
+ * aligned as h->x, by which cuBLAS may choose its kernel. */
 int cuda_hessian_add(struct cuda_hessian *h, const void *x, uint64_t tokens,
                      bool there, struct err *e)
 {
     uint64_t row = h->shape.cols * 2;
 
     for (uint64_t done = 0; done < tokens;) {
+        const char *from = (const char *)x + done * row;
         uint64_t room = CHUNK - h->pending;
         uint64_t n = tokens - done < room ? tokens - done : room;
-        int rc = bring(h->c, h->x + h->pending * row,
-                       (const char *)x + done * row, n * row, there, e);
+        bool whole = there && n == CHUNK && (uintptr_t)from % LINE == 0;
+        int rc = whole ? multiply(h, from, n, e) :
+                         bring(h->c, h->x + h->pending * row, from, n * row,
+                               there, e);
 
         if (rc < 0)
             return rc;
-        h->pending += n;
+        h->pending += whole ? 0 : n;
         h->tokens += n;
         done += n;
         if (h->pending == CHUNK && (rc = flush(h, e)) < 0)
@@ -257,30 +266,74 @@ void cuda_hessian_close(struct cuda_hessian *h)
 
 /* ---- looks at what is there ---- */
 
-/* *first: the smallest number of an element that is not finite. */
+/* *first: the smallest number of an element that is not finite, of x[from..n-1]. */
 template <enum dtype T>
-static __global__ void finite_kernel(const void *x, uint64_t n,
+static __global__ void finite_kernel(const void *x, uint64_t from, uint64_t n,
                                      unsigned long long *first)
 {
     uint64_t step = (uint64_t)gridDim.x * blockDim.x;
 
-    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
-         i += step)
+    for (uint64_t i = from + (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+         i < n; i += step)
         if (!isfinite(load_weight<T>(x, i)))
             atomicMin(first, (unsigned long long)i);
+}
+
+/* Whether a word has an element whose exponent is all ones. */
+template <enum dtype T> static __device__ bool is_bad(uint32_t w)
+{
+    return (w & 0x7f800000) == 0x7f800000 ||
+           (T == DT_BF16 && (w & 0x7f80) == 0x7f80);
+}
+
+/* The same of n aligned pieces of 16 bytes, which bound it: floor 2 or 4 bytes read
+ * of each element. */
+template <enum dtype T>
+static __global__ void finite_wide_kernel(const uint4 *x, uint64_t n,
+                                          unsigned long long *first)
+{
+    const int each = T == DT_BF16 ? 8 : 4;
+    uint64_t step = (uint64_t)gridDim.x * blockDim.x;
+
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += step) {
+        uint4 v = x[i];
+
+        if (is_bad<T>(v.x) || is_bad<T>(v.y) || is_bad<T>(v.z) ||
+            is_bad<T>(v.w))
+            for (int k = 0; k < each; k++)
+                if (!isfinite(load_weight<T>(x, i * each + k)))
+                    atomicMin(first, (unsigned long long)(i * each + k));
+    }
+}
+
+template <enum dtype T>
+static int look(struct cuda_context *c, const void *x, uint64_t n,
+                struct err *e)
+{
+    const uint64_t each = T == DT_BF16 ? 8 : 4;
+    uint64_t wide = (uintptr_t)x % sizeof(uint4) ? 0 : n / each;
+
+    if (wide)
+        finite_wide_kernel<T>
+            <<<2048, 256, 0, c->stream>>>((const uint4 *)x, wide, c->bad);
+    if (wide * each < n)
+        finite_kernel<T>
+            <<<1024, 256, 0, c->stream>>>(x, wide * each, n, c->bad);
+    LAUNCHED();
+    return 0;
 }
 
 int cuda_finite(struct cuda_context *c, enum dtype t, const void *x, uint64_t n,
                 uint64_t *first, struct err *e)
 {
     unsigned long long bad;
+    int rc;
 
     CUDA_TRY(cudaMemsetAsync(c->bad, 0xff, sizeof(bad), c->stream));
-    if (t == DT_BF16)
-        finite_kernel<DT_BF16><<<1024, 256, 0, c->stream>>>(x, n, c->bad);
-    else
-        finite_kernel<DT_F32><<<1024, 256, 0, c->stream>>>(x, n, c->bad);
-    LAUNCHED();
+    rc = t == DT_BF16 ? look<DT_BF16>(c, x, n, e) : look<DT_F32>(c, x, n, e);
+    if (rc < 0)
+        return rc;
     CUDA_TRY(cudaMemcpyAsync(&bad, c->bad, sizeof(bad), cudaMemcpyDeviceToHost,
                              c->stream));
     CUDA_TRY(cudaStreamSynchronize(c->stream));

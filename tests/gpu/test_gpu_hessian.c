@@ -207,10 +207,51 @@ static void check_there(uint64_t cols)
     free(x);
 }
 
+/* Chunks that are multiplied where they lie, and an element that is not finite. */
+static void check_long(uint64_t n, uint64_t cols, uint64_t block)
+{
+    struct hessian_shape s = { cols, block, DT_BF16 };
+    const struct hessian_table *t = hessian_functions();
+    uint64_t elements = block ? (cols + block - 1) / block * block * block :
+                                cols * (cols + 1) / 2;
+    uint16_t *x = tokens(n, cols), *there;
+    float *want = run(x, n, &s, elements, n), *got = room(elements * 4);
+    struct cuda_hessian *h;
+    void *p;
+
+    OK(device->block(gpu, &p, n * cols * 2, e));
+    OK(t->put(gpu, p, x, n * cols * 2, e));
+    there = p;
+    OK(t->open(&h, gpu, &s, e));
+    OK(t->add(h, there, n, true, e));
+    OK(t->finish(h, got, false, e));
+    t->close(h);
+    CHECK(!memcmp(got, want, elements * 4));
+    for (uint64_t from = 0; from < 10; from++) {
+        uint64_t bad = from + rnd() % (n * cols - from), first;
+
+        x[bad] = 0xff80; /* -infinity */
+        OK(t->put(gpu, there + bad, x + bad, 2, e));
+        OK(t->finite(gpu, DT_BF16, there + from, n * cols - from, &first, e));
+        CHECK(first == bad - from);
+        x[bad] = 0;
+        OK(t->put(gpu, there + bad, x + bad, 2, e));
+    }
+    device->drop(gpu, p);
+    printf("%llu tokens of %llu inputs on the device: the same\n",
+           (unsigned long long)n, (unsigned long long)cols);
+    free(x);
+    free(want);
+    free(got);
+}
+
 int main(int argc, char **argv)
 {
     gpu_open(argc, argv, &hessian_plugin);
     check_there(520);
+    check_long(40000, 1288, 0);
+    check_long(33000, 333, 0);
+    check_long(16384, 512, 128);
     check_cross(1, 8, 8);
     check_cross(9000, 512, 264);
     check_cross(20000, 75, 333);
