@@ -8,13 +8,9 @@
 
 #ifdef __aarch64__
 #include <arm_neon.h>
-#define NAME(x)        neon_##x
-#define V_FMA(a, b, c) vfmaq_f32(c, a, b)
-#define V_REGISTER     "w"
+#define NAME(x) neon_##x
 #else
-#define NAME(x)        plain_##x
-#define V_FMA(a, b, c) ((a) * (b) + (c))
-#define V_REGISTER     "x"
+#define NAME(x) plain_##x
 #endif
 #define W 4
 #define TARGET
@@ -28,15 +24,16 @@
 #define V_TILE 1
 #include "w4a16/kernels.inc"
 
-static const struct w4_kernels kernels_four = { NAME(few), NAME(values) };
+static const struct w4_kernels kernels_four = { NAME(few), NAME(values),
+                                                false };
 
 const struct w4_kernels *w4_kernels(void)
 {
 #ifdef __x86_64__
     if (cpu_uses(CPU_AVX512))
-        return &w4_kernels_avx512;
+        return &w4_kernels_avx512[cpu_uses_vnni()];
     if (cpu_uses(CPU_AVX2))
-        return &w4_kernels_avx2;
+        return &w4_kernels_avx2[cpu_uses_vnni()];
 #endif
     return &kernels_four;
 }

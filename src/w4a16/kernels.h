@@ -46,13 +46,16 @@ struct w4_values {
 struct w4_kernels {
     void (*few)(const struct w4_few *f);
     void (*values)(const struct w4_values *v);
+    /* of W4_AWQ few reads digits of x as they are; false: each two inputs twice */
+    bool quads;
 };
 
 /* Those of cpu_level(). */
 const struct w4_kernels *w4_kernels(void);
 
 #ifdef __x86_64__
-extern const struct w4_kernels w4_kernels_avx2, w4_kernels_avx512;
+/* [1]: for cpu_uses_vnni() */
+extern const struct w4_kernels w4_kernels_avx2[2], w4_kernels_avx512[2];
 #endif
 
 #endif

@@ -13,42 +13,47 @@ static inline int32_t load_four(const int8_t *p)
     return x;
 }
 
-#define V_REGISTER "x"
-#define NAME(x)    avx2_##x
-#define W          8
-#define TARGET     __attribute__((target("avx2,fma")))
-#define V_FMA(a, b, c)                                                         \
-    ((avx2_vf)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
-#define V_SET(x) ((avx2_vf)_mm256_set1_ps(x))
+#define NAME(x)  avx2_##x
+#define W        8
+#define TARGET   __attribute__((target("avx2,fma")))
+#define V_SET(x) ((NAME(vf))_mm256_set1_ps(x))
 /* flipping bit 3 makes code - 8 a 4-bit two's complement number */
 #define V_WORDS(u) ((u) ^ 0x88888888u)
 #define V_CODES(u, j)                                                          \
-    __builtin_convertvector((avx2_vi)((u) << (28 - 4 * (j))) >> 28, avx2_vf)
+    __builtin_convertvector((NAME(vi))((u) << (28 - 4 * (j))) >> 28, NAME(vf))
 #define V_LANES(u) V_CODES((u) ^ 8, 0)
 #define V_GATHER(p, at)                                                        \
-    ((avx2_vf)_mm256_i32gather_ps(                                             \
+    ((NAME(vf))_mm256_i32gather_ps(                                            \
         p, _mm256_loadu_si256((const __m256i *)(const void *)(at)), 4))
 #define V_TILE 2
 #define V_BYTES(u, d)                                                          \
-    ((avx2_vh)_mm256_maddubs_epi16((__m256i)(u), (__m256i)(d)))
-#define V_PAIRS(h, d) ((avx2_vi)_mm256_madd_epi16((__m256i)(h), (__m256i)(d)))
-#define V_LOW8(a, b)  ((avx2_vu)_mm256_unpacklo_epi8((__m256i)(a), (__m256i)(b)))
+    ((NAME(vh))_mm256_maddubs_epi16((__m256i)(u), (__m256i)(d)))
+#define V_PAIRS(h, d) ((NAME(vi))_mm256_madd_epi16((__m256i)(h), (__m256i)(d)))
+#define V_LOW8(a, b)                                                           \
+    ((NAME(vu))_mm256_unpacklo_epi8((__m256i)(a), (__m256i)(b)))
 #define V_HIGH8(a, b)                                                          \
-    ((avx2_vu)_mm256_unpackhi_epi8((__m256i)(a), (__m256i)(b)))
+    ((NAME(vu))_mm256_unpackhi_epi8((__m256i)(a), (__m256i)(b)))
 #define V_LOW16(a, b)  _mm256_unpacklo_epi16((__m256i)(a), (__m256i)(b))
 #define V_HIGH16(a, b) _mm256_unpackhi_epi16((__m256i)(a), (__m256i)(b))
-#define V_BROADCAST(p) ((avx2_vu)_mm256_set1_epi32(load_four(p)))
+#define V_BROADCAST(p) ((NAME(vu))_mm256_set1_epi32(load_four(p)))
 #include "w4a16/kernels.inc"
+#undef NAME
+#undef TARGET
+#define NAME(x) avx2vnni_##x
+#define TARGET  __attribute__((target("avx2,fma,avxvnni")))
+#define V_DOT(a, u, d)                                                         \
+    ((NAME(vi))_mm256_dpbusd_avx_epi32((__m256i)(a), (__m256i)(u),             \
+                                       (__m256i)(d)))
+#include "w4a16/kernels.inc"
+#undef V_DOT
 #undef NAME
 #undef W
 #undef TARGET
-#undef V_FMA
 #undef V_SET
 #undef V_WORDS
 #undef V_CODES
 #undef V_LANES
 #undef V_GATHER
-#undef V_REGISTER
 #undef V_TILE
 #undef V_BYTES
 #undef V_PAIRS
@@ -59,35 +64,47 @@ static inline int32_t load_four(const int8_t *p)
 #undef V_BROADCAST
 
 /* vpermps with the low four bits of each lane as index: a table of code - 8. */
-#define V_REGISTER "v"
 #define NAME(x)    avx512_##x
 #define W          16
 #define TARGET     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
-#define V_FMA(a, b, c)                                                         \
-    ((avx512_vf)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
-#define V_SET(x)   ((avx512_vf)_mm512_set1_ps(x))
+#define V_SET(x)   ((NAME(vf))_mm512_set1_ps(x))
 #define V_WORDS(u) (u)
 #define V_LANES(u)                                                             \
-    ((avx512_vf)_mm512_permutexvar_ps(                                         \
+    ((NAME(vf))_mm512_permutexvar_ps(                                          \
         (__m512i)(u), _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2,  \
                                      3, 4, 5, 6, 7)))
 #define V_CODES(u, j) V_LANES((u) >> (4 * (j)))
 #define V_GATHER(p, at)                                                        \
-    ((avx512_vf)_mm512_permutexvar_ps(_mm512_loadu_si512(at),                  \
-                                      _mm512_loadu_ps(p)))
+    ((NAME(vf))_mm512_permutexvar_ps(_mm512_loadu_si512(at),                   \
+                                     _mm512_loadu_ps(p)))
 #define V_TILE 4
 #define V_BYTES(u, d)                                                          \
-    ((avx512_vh)_mm512_maddubs_epi16((__m512i)(u), (__m512i)(d)))
-#define V_PAIRS(h, d) ((avx512_vi)_mm512_madd_epi16((__m512i)(h), (__m512i)(d)))
+    ((NAME(vh))_mm512_maddubs_epi16((__m512i)(u), (__m512i)(d)))
+#define V_PAIRS(h, d) ((NAME(vi))_mm512_madd_epi16((__m512i)(h), (__m512i)(d)))
 #define V_LOW8(a, b)                                                           \
-    ((avx512_vu)_mm512_unpacklo_epi8((__m512i)(a), (__m512i)(b)))
+    ((NAME(vu))_mm512_unpacklo_epi8((__m512i)(a), (__m512i)(b)))
 #define V_HIGH8(a, b)                                                          \
-    ((avx512_vu)_mm512_unpackhi_epi8((__m512i)(a), (__m512i)(b)))
+    ((NAME(vu))_mm512_unpackhi_epi8((__m512i)(a), (__m512i)(b)))
 #define V_LOW16(a, b)  _mm512_unpacklo_epi16((__m512i)(a), (__m512i)(b))
 #define V_HIGH16(a, b) _mm512_unpackhi_epi16((__m512i)(a), (__m512i)(b))
-#define V_BROADCAST(p) ((avx512_vu)_mm512_set1_epi32(load_four(p)))
+#define V_BROADCAST(p) ((NAME(vu))_mm512_set1_epi32(load_four(p)))
 #include "w4a16/kernels.inc"
+#undef NAME
+#undef TARGET
+#define NAME(x) avx512vnni_##x
+#define TARGET                                                                 \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")))
+#define V_QUADS
+#define V_DOT(a, u, d)                                                         \
+    ((NAME(vi))_mm512_dpbusd_epi32((__m512i)(a), (__m512i)(u), (__m512i)(d)))
+#include "w4a16/kernels.inc"
+#undef V_DOT
 
-const struct w4_kernels w4_kernels_avx2 = { avx2_few, avx2_values };
-const struct w4_kernels w4_kernels_avx512 = { avx512_few, avx512_values };
+const struct w4_kernels w4_kernels_avx2[2] = {
+    { avx2_few, avx2_values, false }, { avx2vnni_few, avx2_values, false }
+};
+const struct w4_kernels w4_kernels_avx512[2] = {
+    { avx512_few, avx512_values, false },
+    { avx512vnni_few, avx512_values, true }
+};
 #endif

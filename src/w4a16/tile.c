@@ -113,10 +113,16 @@ static int piece_of(enum w4_form form)
     return form == W4_BY_OUTPUT ? W4_RUN : W4_PIECE;
 }
 
+/* Digits of each two inputs are there twice. */
+static bool in_pairs(enum w4_form form)
+{
+    return form == W4_AWQ && !w4_kernels()->quads;
+}
+
 /* Bytes of each digit of a piece. */
 static int digits_of(enum w4_form form)
 {
-    return form == W4_AWQ ? 2 * W4_PIECE : piece_of(form);
+    return in_pairs(form) ? 2 * W4_PIECE : piece_of(form);
 }
 
 /* The first bytes of a, b, c, d side by side. */
@@ -129,6 +135,7 @@ static four bytes_of(four a, four b, four c, four d)
 static void put_digits(const struct w4_fixed *to, int64_t piece,
                        const int32_t *f, enum w4_form form)
 {
+    bool pairs = in_pairs(form);
     int n = digits_of(form);
     int8_t *d = to->digit + piece * n;
 
@@ -144,8 +151,11 @@ static void put_digits(const struct w4_fixed *to, int64_t piece,
             p = f + i + 2 * j; /* even and odd ones of two words */
             if (form == W4_BY_INPUT)
                 v[j] = (four){ p[0], p[1], p[8], p[9] };
+            p = f + i + j; /* of four quads */
+            if (form == W4_AWQ && !pairs)
+                v[j] = (four){ p[0], p[4], p[8], p[12] };
             p = f + i / 2 + j % 2; /* of four pairs */
-            if (form == W4_AWQ)
+            if (pairs)
                 v[j] = j < 2 ? (four){ p[0], p[2], p[4], p[6] } : v[j - 2];
         }
         /* digits plus 128 are the bytes of f plus 128 in each of them */

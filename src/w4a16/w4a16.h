@@ -84,7 +84,8 @@ struct w4_fixed {
     int32_t *fixed;
     /* [3, pieces, places], dimension 0 ld apart: digits of base 256, -128..127, lowest
      * first; even inputs of each word, then odd ones (W4_BY_INPUT), even ones of all
-     * words, then odd ones (W4_BY_OUTPUT), each two inputs twice (W4_AWQ) */
+     * words, then odd ones (W4_BY_OUTPUT), in order, or each two inputs twice (W4_AWQ, by
+     * kernels.h) */
     int8_t *digit;
     int64_t ld;
     float *unit; /* [pieces] */

@@ -22,7 +22,8 @@ static void names_choose(void)
         for (int k = 0; k < CPU_LEVELS; k++)
             CHECK(cpu_uses((enum cpu_level)k) ==
                   (k <= l && cpu_has((enum cpu_level)k)));
-        CHECK(l >= CPU_AVX2 || (!cpu_uses_vbmi() && !cpu_uses_crc32c()));
+        CHECK(l >= CPU_AVX2 ||
+              (!cpu_uses_vbmi() && !cpu_uses_vnni() && !cpu_uses_crc32c()));
         cpu_set(best);
     }
     CHECK(cpu_choose(NULL, &e) == 0 && cpu_choose("", &e) == 0);

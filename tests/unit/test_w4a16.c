@@ -108,6 +108,21 @@ static void alone(const struct forge_w4a16 *w, const struct rows *x, int64_t o,
     }
 }
 
+/* CPUs of a level with VNNI and without it: the same bytes. */
+static void without_vnni(const struct forge_w4a16 *w, const struct rows *x,
+                         int64_t o, const float *y)
+{
+    float *z;
+
+    if (!cpu_uses_vnni() || x->m > FORGE_W4A16_FEW)
+        return;
+    cpu_set_vnni(false);
+    z = multiply(w, x, o);
+    same(y, z, x->m, o);
+    free(z);
+    cpu_set_vnni(true);
+}
+
 static void at_all_levels(const struct w4_linear *l, const struct rows *x)
 {
     float *before = NULL;
@@ -128,6 +143,7 @@ static void at_all_levels(const struct w4_linear *l, const struct rows *x)
         alone(w, x, l->o, y);
         if (before && exact)
             same(before, y, x->m, l->o);
+        without_vnni(w, x, l->o, y);
         if (i == CPU_AVX2 || i == CPU_NEON) {
             narrow(w, x, l->o, y, FORGE_W4A16_F16);
             narrow(w, x, l->o, y, FORGE_W4A16_BF16);

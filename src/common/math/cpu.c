@@ -20,7 +20,9 @@ static const char *const names[CPU_LEVELS] = {
     [CPU_NEONBF16] = "neonbf16",
 };
 
-static bool has[CPU_LEVELS], has_vbmi, has_crc32c;
+static bool has[CPU_LEVELS], has_vbmi, has_crc32c,
+    has_vnni[2]; /* of 256 and 512 bits */
+static atomic_bool without_vnni;
 static atomic_int used;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -38,6 +40,16 @@ static bool has_amx(void)
            !syscall(SYS_arch_prctl, REQ_XCOMP_PERM, TILE_DATA);
 }
 
+/* CPUID leaf 7.1: VNNI in 256 bits without AVX-512. */
+static bool has_avxvnni(void)
+{
+    enum { AVX_VNNI = 1 << 4 };
+    unsigned a = 7, b, c = 1, d;
+
+    __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+    return a & AVX_VNNI;
+}
+
 static void look(void)
 {
     __builtin_cpu_init();
@@ -53,6 +65,8 @@ static void look(void)
     has[CPU_AMX] = has[CPU_AVX512BF16] && has_amx();
     has_vbmi = __builtin_cpu_supports("avx512vbmi");
     has_crc32c = __builtin_cpu_supports("sse4.2");
+    has_vnni[0] = has[CPU_AVX2] && has_avxvnni();
+    has_vnni[1] = has[CPU_AVX512] && __builtin_cpu_supports("avx512vnni");
 }
 #elif defined(__aarch64__)
 static void look(void)
@@ -122,6 +136,17 @@ bool cpu_uses(enum cpu_level l)
 bool cpu_uses_vbmi(void)
 {
     return cpu_uses(CPU_AVX512) && has_vbmi;
+}
+
+bool cpu_uses_vnni(void)
+{
+    return cpu_uses(CPU_AVX2) && has_vnni[cpu_uses(CPU_AVX512)] &&
+           !without_vnni;
+}
+
+void cpu_set_vnni(bool use)
+{
+    without_vnni = !use;
 }
 
 bool cpu_uses_crc32c(void)

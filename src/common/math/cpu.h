@@ -41,9 +41,11 @@ enum cpu_level cpu_level(void);
 /* Whether kernels may use the instructions of level l now. */
 bool cpu_uses(enum cpu_level l);
 /* Whether kernels may use instructions that only some CPUs of a level have and
- * that do not change results: byte permutations (AVX512_VBMI, from avx512 on)
+ * that do not change results: byte permutations (AVX512_VBMI, from avx512 on),
+ * sums of four products of bytes (AVX_VNNI at avx2, AVX512_VNNI from avx512 on)
  * and CRC-32C (SSE 4.2 from avx2 on, ARMv8 from neon on). */
 bool cpu_uses_vbmi(void);
+bool cpu_uses_vnni(void);
 bool cpu_uses_crc32c(void);
 /* Whether vdpbf16ps, a product of pairs of bf16, is slower than two f32
  * multiply-adds: on Intel CPUs it has a quarter of their throughput. */
@@ -53,5 +55,7 @@ bool cpu_slow_pairs(void);
 MUST_CHECK int cpu_choose(const char *name, struct err *e);
 /* Use level l if the machine has it; for tests. */
 void cpu_set(enum cpu_level l);
+/* Whether cpu_uses_vnni() may be true, as at first; for tests. */
+void cpu_set_vnni(bool use);
 
 #endif
