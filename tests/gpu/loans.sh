@@ -15,7 +15,7 @@ loop() { # EFFORT OPTION...: codes to standard output, bytes in front of the sol
     shift
     rm -f back
     mkfifo back
-    forge-calib -q --device cuda --propagate both --feedback back "$@" "$model" tokens |
+    forge-calib -q --device cuda "${states[@]}" --propagate both --feedback back "$@" "$model" tokens |
         forge-hessian -q --device cuda "$@" | tee >(wc -c >n) | forge-weights -q "$@" --join "$model" |
         forge-grid -q --device cuda "$@" |
         forge-solve -q --device cuda --effort "$effort" --prior 2 "$@" | tee back
@@ -23,6 +23,7 @@ loop() { # EFFORT OPTION...: codes to standard output, bytes in front of the sol
 content() { # of END
     python3 -c 'import sys; print(open(sys.argv[1], "rb").read().rpartition(b"FTS1")[2][84:92].hex())' "$1"
 }
+states=()
 for effort in fast default; do
     loop $effort >bytes
     before=$(cat n)
@@ -30,4 +31,12 @@ for effort in fast default; do
     echo "$effort: $(content bytes) $(content lent), $before bytes of Hessians in the pipe, $(cat n) lent"
     [ "$(content bytes)" = "$(content lent)" ]
     [ "$(cat n)" -lt $((before / 10)) ]
+    # activations take turns in the memory that hidden states and a layer leave
+    for memory in 60M 75M 90M; do
+        states=(--gpu-memory "$memory")
+        loop $effort --loans "turns-$effort-$memory" >lent
+        echo "$effort, $memory: $(content lent)"
+        [ "$(content bytes)" = "$(content lent)" ]
+    done
+    states=()
 done

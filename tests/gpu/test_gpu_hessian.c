@@ -197,6 +197,15 @@ static void check_there(uint64_t cols)
         ;
     OK(t->finite(gpu, DT_F32, block, elements, &first, e));
     CHECK(bad < elements && first == bad);
+    for (uint64_t k = 0; k < 5 && k < bad;
+         k++) { /* not at lines; ends in one */
+        OK(t->finite(gpu, DT_F32, block + k, elements - k, &first, e));
+        CHECK(first == bad - k);
+        OK(t->finite(gpu, DT_F32, block + k, bad + 1 - k, &first, e));
+        CHECK(first == bad - k);
+        OK(t->finite(gpu, DT_F32, block + k, bad - k, &first, e));
+        CHECK(first == bad - k);
+    }
     device->drop(gpu, block);
     printf("in a block that is lent, %llu inputs: the same\n",
            (unsigned long long)cols);
