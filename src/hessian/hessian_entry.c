@@ -42,6 +42,15 @@ static int add(struct merging *m, const float *part, uint64_t n,
     return merging_add(m, part, samples, e);
 }
 
+int entry_cols(struct entry *t, uint64_t cols, const struct frame *f,
+               struct err *e)
+{
+    if (t->cols && t->cols != cols)
+        return err_set(e, E_DATA, "'%s': parts of different shapes", f->name);
+    t->cols = cols;
+    return 0;
+}
+
 int entry_merge(struct entry *t, struct err *e)
 {
     uint64_t tokens = t->acc ? hessian_tokens(t->acc) : 0;

@@ -65,6 +65,10 @@ MUST_CHECK int room_need(struct room *r, size_t n, const char *what,
  * the moments of t.  Errors of hessian_add(), cross_add(); E_DEVICE, E_TEMP. */
 MUST_CHECK int entry_add(struct hessian_set *c, struct entry *t,
                          const struct frame *f, uint64_t n, struct err *e);
+/* Set t->cols, of its Hessian or of cross moments, which have as many.  E_DATA: names
+ * the frame f. */
+MUST_CHECK int entry_cols(struct entry *t, uint64_t cols, const struct frame *f,
+                          struct err *e);
 /* Free its accumulators. */
 void entry_drop(struct entry *t);
 /* Add what its accumulators hold, if there are, to the sums, and close them.

@@ -351,6 +351,8 @@ static int begin_part(struct hessian_set *c, const struct frame *f,
         return rc;
     if (!t->ndim && !t->acc) {
         t->elements = t->whole.n = f->len / sizeof(float);
+        if (!f->block && entry_cols(t, hessian_cols(t->elements), f, e) < 0)
+            return e->code;
         t->block = f->block;
         t->ndim = f->ndim;
         memcpy(t->dims, f->dims, sizeof(t->dims));
@@ -373,8 +375,9 @@ static int begin_rows(struct entry *t, int kind, const struct frame *of,
 {
     *m = &t->cross_whole[kind];
     if (!t->cross_rows[kind]) {
+        if (entry_cols(t, of->dims[1], of, e) < 0)
+            return e->code;
         t->cross_rows[kind] = of->dims[0];
-        t->cols = of->dims[1];
         (*m)->first = first * t->cols;
         (*m)->n = of->dims[0] * t->cols;
     }

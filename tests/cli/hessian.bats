@@ -296,6 +296,11 @@ PYTHON
     forge-hessian -q --block 64 "$A/part.1" >h1
     run -65 --separate-stderr forge-hessian h0 h1
     [[ $stderr == *"'model.layers.0.attn_in': parts of different shapes" ]]
+    mkstream 'cross:m.in.drift:F32:3x3:samples=3:modules=m' 'hessian:m.in:F32:3:samples=3:modules=m' >cut
+    for parts in cut 'cut cut'; do
+        run -65 --separate-stderr forge-hessian $parts
+        [[ $stderr == *"'m.in': parts of different shapes" ]]
+    done
     mkstream 'hessian:m.in:F32:5:samples=3:modules=m' >bad
     run -65 --separate-stderr forge-hessian bad
     [[ $stderr == *"'m.in': not a hessian"* ]]
