@@ -26,6 +26,7 @@ struct cross {
     float *chunk;           /* DT_F32: [HESSIAN_CHUNK, wide] */
     uint16_t *packed;       /* DT_BF16: the same, packed as in syrk.h */
     float *sum;             /* [rows, cols] */
+    bool started;           /* sum has been written */
     bool bad;               /* an element of x was not finite */
 };
 
@@ -51,7 +52,6 @@ int cross_open(struct cross **out, const struct cross_shape *s, struct err *e)
     c->sum = mem_pages(bytes, "cross", e);
     if (!c->sum)
         return e->code;
-    memset(c->sum, 0, bytes);
     if (s->dtype == DT_BF16) {
         c->packed =
             mem_pages(syrk_packed(HESSIAN_CHUNK, c->wide) * sizeof(*c->packed),
@@ -106,7 +106,10 @@ static void add_tiles(void *ctx, size_t begin, size_t end)
         for (uint64_t r = 0; r < n; r++) {
             float *to = c->sum + (i + r) * cols + j;
 
-            lanes_add(to, p + r * TILE, m, to + 2 * cols);
+            if (c->started)
+                lanes_add(to, p + r * TILE, m, to + 2 * cols);
+            else
+                memcpy(to, p + r * TILE, m * sizeof(*to));
         }
     }
 }
@@ -120,6 +123,7 @@ static void flush(struct cross *c)
         syrk_prepare(c->packed, HESSIAN_CHUNK, c->pending,
                      syrk_panels(c->wide));
     threads_for(down * across, 1, add_tiles, c);
+    c->started = true;
     c->pending = 0;
 }
 
@@ -256,10 +260,25 @@ int cross_finish_there(struct cross *c, double times, float *out, struct err *e)
     return cross_gpu_finish(c->gpu, factor(c, times), out, true, e);
 }
 
+struct scale {
+    struct cross *c;
+    double times;
+};
+
+static void scale_part(void *ctx, size_t begin, size_t end)
+{
+    const struct scale *j = ctx;
+    float *sum = j->c->sum;
+
+    for (size_t i = begin; i < end; i++)
+        sum[i] = (float)(2 * j->times * (double)sum[i] / (double)j->c->tokens);
+}
+
 int cross_finish(struct cross *c, double times, const float **data,
                  struct err *e)
 {
     uint64_t n = c->shape.rows * c->shape.cols;
+    struct scale scale = { c, times };
 
     if (c->gpu) {
         if (finish_gpu(c, times, e) < 0)
@@ -273,8 +292,10 @@ int cross_finish(struct cross *c, double times, const float **data,
     free(c->packed);
     c->chunk = NULL;
     c->packed = NULL;
-    for (uint64_t i = 0; c->tokens && i < n; i++)
-        c->sum[i] = (float)(2 * times * (double)c->sum[i] / (double)c->tokens);
+    if (c->started)
+        threads_for(n, 1 << 16, scale_part, &scale);
+    else
+        memset(c->sum, 0, n * sizeof(*c->sum));
     *data = c->sum;
     return 0;
 }
