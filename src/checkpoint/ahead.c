@@ -54,22 +54,27 @@ static bool stored(const struct ahead *a, const char *module,
 }
 
 /* The next linear from the thread's place on, which moves behind it; false: there
- * is none. */
+ * is none.  A share of experts is of one layer. */
 static bool next_linear(struct ahead *a, char module[MODULE_PATH_MAX],
                         struct weights_item *it)
 {
     const struct model_config *c = a->plan->config;
 
-    for (; a->layer < c->n_layers; a->layer++, a->next = 0)
-        while (a->next < model_linear_count(c, a->layer)) {
-            struct linear lin;
+    while (a->layer < c->n_layers) {
+        struct linear lin;
 
+        while (a->next < model_linear_count(c, a->layer)) {
             model_linear(c, a->layer, a->next++, &lin);
             if (stored(a, lin.module, it)) {
                 strcpy(module, lin.module);
                 return true;
             }
         }
+        if (a->choice->shares)
+            break;
+        a->layer++;
+        a->next = 0;
+    }
     return false;
 }
 
@@ -211,6 +216,8 @@ int ahead_open(struct ahead **out, struct weights_plan *p,
     a->plan = p;
     a->choice = choice;
     a->ledger = l;
+    /* of a share: nowhere, until a linear is named */
+    a->layer = choice->shares ? p->config->n_layers : 0;
     a->largest = n;
     a->expert = largest(p, true);
     a->large = count(n);

@@ -11,7 +11,7 @@
 
 struct settings {
     struct tool tool;
-    int64_t layer;
+    int64_t layer, share, shares;
     int rest, dequantize, join, linears, others;
     const char *expert_map;
     int mode; /* enum expert_mode */
@@ -32,6 +32,11 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_LIST, 'x', "exclude", "GLOB",
           "no tensors whose name or module path matches; may be repeated",
           &s->exclude, 0, 0, false },
+        { OPT_INT, 0, "share", "K",
+          "only the experts of share K, counted from 0", &s->share, 0, 1 << 20,
+          true },
+        { OPT_INT, 0, "shares", "N", "... of N shares [all tensors]",
+          &s->shares, 1, 1 << 20, true },
         { OPT_FLAG, 0, "linears", NULL, "only linears that are to be quantized",
           &s->linears, 0, 0, false },
         { OPT_FLAG, 0, "others", NULL, "only tensors that --linears leaves out",
@@ -68,6 +73,8 @@ static void parse(struct settings *s, int argc, char **argv)
     if (argc - i < 1 || argc - i > 1 + s->join)
         die(E_USAGE, "wants one operand, the model's directory%s (try --help)",
             s->join ? ", and at most one FILE" : "");
+    if (s->share >= (s->shares ? s->shares : 1))
+        die(E_USAGE, "--share counts from 0 and is below --shares");
     if (s->tool.expect_key && !s->join)
         die(E_USAGE, "--expect-key goes with --join");
     if (s->loans && !s->join)
@@ -82,6 +89,8 @@ static struct weights_choice choice(const struct settings *s)
     return (struct weights_choice){
         .layer = s->layer,
         .rest = s->rest,
+        .share = s->share,
+        .shares = s->shares,
         .match = s->match.item,
         .n_match = s->match.count,
         .exclude = s->exclude.item,

@@ -34,12 +34,22 @@ static bool any_glob(const char *const *glob, int n, const char *name,
     return false;
 }
 
+static bool in_share(const struct weights_choice *ch, const char *name)
+{
+    struct tensor_name at;
+
+    if (!ch->shares)
+        return true;
+    tensor_name_parse(&at, name);
+    return at.expert >= 0 && at.expert % ch->shares == ch->share;
+}
+
 static bool is_chosen(const struct weights_choice *ch, const char *name,
                       const char *module, int64_t n_layers)
 {
     int64_t layer = tensor_name_layer(name);
 
-    return in_layers(ch, layer < n_layers ? layer : -1) &&
+    return in_layers(ch, layer < n_layers ? layer : -1) && in_share(ch, name) &&
            (!ch->n_match || any_glob(ch->match, ch->n_match, name, module)) &&
            !any_glob(ch->exclude, ch->n_exclude, name, module);
 }

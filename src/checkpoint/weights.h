@@ -15,6 +15,9 @@ struct weights_choice {
     int n_match;
     const char *const *exclude; /* globs of which none may match */
     int n_exclude;
+    /* Of a layer's experts only every shares-th, from `share` on, and no other tensor;
+     * shares 0: all. */
+    int64_t share, shares;
     bool dequantize;                /* write 4-bit linears as F32 weights */
     bool linears;                   /* only linears that are to be quantized */
     bool others;                    /* only tensors that are not such linears */

@@ -250,10 +250,9 @@ static int solve_experts(struct stage *s, struct err *e)
         want_parts(s, s->stop, STOP_STATES, e) < 0)
         return e->code;
     stage_lend(s, c);
-    command_add(c, "--feedback", "-", "--propagate", s->propagate, "--share",
-                number_word(s->counts[1], s->number), "--shares",
-                number_word(s->counts[2], here->shares), "--expect-key",
-                s->j.skey, "--key", s->j.skey, NULL);
+    stage_share_of(s, c);
+    command_add(c, "--feedback", "-", "--propagate", s->propagate,
+                "--expect-key", s->j.skey, "--key", s->j.skey, NULL);
     if (here->layer + 1 < s->j.layers)
         command_add(
             c, "--outputs",
@@ -296,9 +295,8 @@ int stage_share(struct stage *s, struct err *e)
         free(list);
         if (lost)
             return err_set(e, E_TEMP, "out of memory");
-        command_add(c, "--rows", rows, "--share",
-                    number_word(s->counts[1], s->number), "--shares",
-                    number_word(s->counts[2], here->shares), NULL);
+        command_add(c, "--rows", rows, NULL);
+        stage_share_of(s, c);
     }
     for (int64_t i = 0; i < s->j.parts; i++) {
         const char *path = moments_path(s, s->stop, i);

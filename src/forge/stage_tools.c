@@ -173,11 +173,19 @@ void stage_split(struct stage *s)
           stage_path(s->path[2], s->S, "codes-%.fts"));
 }
 
+void stage_share_of(struct stage *s, struct command *c)
+{
+    command_add(c, "--share", number_word(s->counts[1], s->number), "--shares",
+                number_word(s->counts[2], s->stops.stop[s->stop].shares), NULL);
+}
+
 int stage_ring_end(struct stage *s, const char *codes, struct err *e)
 {
     struct command *c = stage_weights(s);
 
     stage_lend(s, c);
+    if (codes)
+        stage_share_of(s, c);
     command_add(c, "--join", s->j.model, NULL);
     stage_lend(s, stage_grid(s));
     if (stage_solve_tool(s, &c, e) < 0)

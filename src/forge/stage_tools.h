@@ -59,8 +59,11 @@ MUST_CHECK int stage_solve_tool(struct stage *s, struct command **c,
 /* Add forge-split, which publishes each layer's report and codes when the layer
  * is complete. */
 void stage_split(struct stage *s);
-/* Add forge-weights --join, forge-grid, forge-solve and a forge-split that publishes
- * codes alone, in files called so, or NULL: stage_split(); the ring's end.  E_TEMP. */
+/* Tell a tool which share of how many the step is. */
+void stage_share_of(struct stage *s, struct command *c);
+/* Add forge-weights --join, forge-grid, forge-solve and stage_split(); or, of a share of
+ * experts, a forge-split that publishes codes alone, in files called so.  The ring's
+ * end.  E_TEMP. */
 MUST_CHECK int stage_ring_end(struct stage *s, const char *codes,
                               struct err *e);
 

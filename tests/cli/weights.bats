@@ -205,6 +205,20 @@ weight model.layers.0.self_attn.q_proj" ]
     done
 }
 
+@test "--share and --shares choose experts" {
+    for family in deepseek_v3 mixtral; do
+        python3 "$MOE" make $family plain m
+        for k in 0 1 2; do
+            forge-weights -q --share $k --shares 3 m | forge-ls >share.$k
+            run ! grep -v '\.experts\.' share.$k
+        done
+        cut -f 2 share.1 | sed -n 's/.*\.experts\.\([0-9]*\)\..*/\1/p' | sort -u | paste -sd ' ' | grep -x '1 4 7'
+        forge-weights -q m | forge-ls | grep '\.experts\.' | sort | diff - <(sort share.?)
+    done
+    run -64 forge-weights --share 3 --shares 3 m
+    run -64 forge-weights --share 1 m
+}
+
 @test "choosing nothing, or a layer that is not there, is an error" {
     make_model single
     refused 78 "no tensor of the model is chosen" --match '*.nothing' m
