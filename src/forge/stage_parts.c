@@ -285,7 +285,10 @@ int stage_share(struct stage *s, struct err *e)
 
     if (stop_of_experts(here))
         return solve_experts(s, e);
+    if (pipes_ledger(&s->p, s->ledger, e) < 0)
+        return e->code;
     c = stage_hessian(s);
+    stage_lend(s, c);
     command_add(c, "--expect-key", s->j.skey, NULL);
     if (here->shares > 1) {
         if (stop_rows(here, &s->j, s->number, &list, e) < 0)
@@ -306,9 +309,10 @@ int stage_share(struct stage *s, struct err *e)
         command_add(c, path, NULL);
     }
     command_add(stage_weights(s), "--join", s->j.model, NULL);
-    stage_grid(s);
+    stage_lend(s, stage_grid(s));
     if (stage_solve_tool(s, &c, e) < 0)
         return e->code;
+    stage_lend(s, c);
     command_add(c, "-o", share_path(s, s->stop, s->number), NULL);
     return 0;
 }
