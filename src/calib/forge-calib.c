@@ -10,6 +10,17 @@
 #include "calib/options.h"
 #include "device/device.h"
 
+/* MODEL and FILE, or with --shares the FILEs of all parts. */
+static void take_operands(struct calib_options *s, char **operand, int n)
+{
+    if (n < 1 || (n > 2 && !s->share.shares))
+        die(E_USAGE, "want MODEL and at most one FILE (try --help)");
+    s->model = operand[0];
+    s->input = operand[1];
+    s->share.file = (const char *const *)operand + 1;
+    s->share.parts = n - 1;
+}
+
 static void parse(struct calib_options *s, int argc, char **argv)
 {
     const struct opt table[] = {
@@ -41,9 +52,9 @@ static void parse(struct calib_options *s, int argc, char **argv)
         { OPT_INT, 0, "parts", "N", "... of N parts; with --feedback all [1]",
           &s->part.parts, 1, 1 << 20, false },
         { OPT_INT, 0, "share", "K",
-          "with --feedback: quantize share K of a layer's experts, counted "
-          "from "
-          "0; each FILE has the states of a part of the tokens",
+          "with --feedback: quantize share K of a layer's experts, from 0; "
+          "each "
+          "FILE has the states of a part of the tokens",
           &s->share.share, 0, 1 << 20, true },
         { OPT_INT, 0, "shares", "N", "... of N shares", &s->share.shares, 1,
           1 << 20, true },
@@ -85,12 +96,7 @@ static void parse(struct calib_options *s, int argc, char **argv)
                       "inputs of its linears.",
                       table);
 
-    if (argc - i < 1 || (argc - i > 2 && !s->share.shares))
-        die(E_USAGE, "want MODEL and at most one FILE (try --help)");
-    s->model = argv[i];
-    s->input = argv[i + 1];
-    s->share.file = (const char *const *)argv + i + 1;
-    s->share.parts = argc - i - 1;
+    take_operands(s, argv + i, argc - i);
     tool_apply(&s->tool);
 }
 

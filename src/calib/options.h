@@ -10,7 +10,7 @@
 struct calib_options {
     struct tool tool;
     int64_t layer; /* -1: not given */
-    const char *to, *hidden, *feedback, *codes_of, *loans, *until;
+    const char *to, *hidden, *feedback, *loans, *until;
     struct calib_stop stop;
     struct batch_part part;
     struct device_choice device;
