@@ -149,16 +149,16 @@ def share_cost(s, parts, tokens, whole=False):
     return flops, s["factor"], s["moments"] * parts + (s["weights"] / 2 + s["codes"]) / n
 
 
-def experts_cost(all, i, parts, tokens):
+def experts_cost(all, i, parts, hidden, tokens):
     """What share_cost() and moments_cost() have, and the number of experts, of the share of
-    experts that has most: it reads the states of all tokens, runs three passes over its
-    experts, and solves."""
+    experts that has most: it reads the Hessian at mlp_in of each part and the states of all
+    tokens, runs three passes over its experts, and solves."""
     s = all[i]
-    prior = next((t for t in layer_of(all, s["layer"]) if t["point"] == "mlp_in"), s)
+    prior = 4 * hidden * (hidden + 1) // 2
     most = math.ceil(s["experts"] / s["shares"]) / s["experts"]
     solve = most * (s["solve"] - s["expert_factors"])
     forward, weights = most * (experts(s, 3) + np.array([s["share_sums"], 0]))
-    files = (prior["moments"] * parts + s["rows"] * tokens / PLANNED +
+    files = (prior * parts + s["rows"] * tokens / PLANNED +
              most * (s["outputs"] * tokens / PLANNED + s["weights"] / 2 + s["codes"]))
     return solve, most * s["expert_factors"], files, tokens * forward, 0, 0, weights, most * s["experts"]
 
@@ -167,7 +167,7 @@ def steps(model, parts, tokens, seqlen, whole=False):
     """Of each stop: it, the cost of a part's step, the kind and the cost of a share's."""
     all, hidden, pairs = stops(model, parts), hidden_size(model), seqlen * attention(model)
     return [(s, moments_cost(all, i, parts, hidden, pairs, tokens),
-             *(("experts", experts_cost(all, i, parts, tokens)) if s["point"] == "experts" else
+             *(("experts", experts_cost(all, i, parts, hidden, tokens)) if s["point"] == "experts" else
                ("share", share_cost(s, parts, tokens, whole))))
             for i, s in enumerate(all)]
 
@@ -237,7 +237,7 @@ def experts_of_pipe(model, rate, tokens):
     all, found = stops(model, 1), []
     for i, s in enumerate(all):
         if s["point"] == "experts":
-            c = list(experts_cost(all, i, 1, tokens))
+            c = list(experts_cost(all, i, 1, 0, tokens))
             c[2] = s["weights"] / 2
             found.append((pieces(rate, c), c[-1]))
     return found

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""v3_layer.py DIR EXPERTS: one random layer of DeepSeek-V3's sizes, bf16, with EXPERTS experts
+of which each token has one, and the vocabulary of examples/llama-4m.  --config: config.json
+of the whole model alone."""
+import json
+import shutil
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+
+EXAMPLE = Path(__file__).parent.parent/"examples/llama-4m"
+CONFIG = {"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "hidden_act": "silu",
+          "hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048, "num_hidden_layers": 61,
+          "num_attention_heads": 128, "num_key_value_heads": 128, "q_lora_rank": 1536, "kv_lora_rank": 512,
+          "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 256,
+          "n_shared_experts": 1, "num_experts_per_tok": 8, "n_group": 8, "topk_group": 4, "norm_topk_prob": True,
+          "first_k_dense_replace": 3, "moe_layer_freq": 1, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid",
+          "topk_method": "noaux_tc", "vocab_size": 129280, "max_position_embeddings": 163840, "rms_norm_eps": 1e-6,
+          "rope_theta": 10000.0, "attention_bias": False, "tie_word_embeddings": False, "torch_dtype": "bfloat16"}
+
+
+def tensors(c):
+    """Name, shape; of a vector: the number that it is full of."""
+    h, heads, wide, p = c["hidden_size"], c["num_attention_heads"], c["moe_intermediate_size"], "model.layers.0."
+    nope, rope, v, q, kv = (c[k] for k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "q_lora_rank",
+                                           "kv_lora_rank"))
+    yield from (("model.embed_tokens", (c["vocab_size"], h)), ("lm_head", (c["vocab_size"], h)), ("model.norm", (h,)))
+    for norm, n in (("input_layernorm", h), ("post_attention_layernorm", h), ("self_attn.q_a_layernorm", q),
+                    ("self_attn.kv_a_layernorm", kv)):
+        yield p + norm, (n,)
+    for part, o, i in (("q_a_proj", q, h), ("q_b_proj", heads * (nope + rope), q), ("kv_a_proj_with_mqa", kv + rope, h),
+                       ("kv_b_proj", heads * (nope + v), kv), ("o_proj", h, heads * v)):
+        yield f"{p}self_attn.{part}", (o, i)
+    yield p + "mlp.gate", (c["n_routed_experts"], h)
+    for e in ["shared_experts", *(f"experts.{k}" for k in range(c["n_routed_experts"]))]:
+        for part, o, i in (("gate_proj", wide, h), ("up_proj", wide, h), ("down_proj", h, wide)):
+            yield f"{p}mlp.{e}.{part}", (o, i)
+
+
+def bf16(x):
+    return (x.astype("<f4").view("<u4") >> 16).astype("<u2")
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    out, experts = Path(sys.argv[1]), sys.argv[2]
+    out.mkdir()
+    if experts == "--config":
+        (out/"config.json").write_text(json.dumps(CONFIG))
+        return
+    for path in EXAMPLE.glob("tokenizer*"):
+        shutil.copy(path, out)
+    example = json.loads((EXAMPLE/"config.json").read_text())
+    c = {**CONFIG, **{k: example[k] for k in ("vocab_size", "bos_token_id", "eos_token_id")}, "num_hidden_layers": 1,
+         "first_k_dense_replace": 0, "n_routed_experts": int(experts), "num_experts_per_tok": 1, "n_group": 1,
+         "topk_group": 1}
+    (out/"config.json").write_text(json.dumps(c))
+    head, at, all = {}, 0, [(f"{name}.weight", shape) for name, shape in tensors(c)]
+    all.append(("model.layers.0.mlp.gate.e_score_correction_bias", (c["n_routed_experts"],)))
+    for name, shape in all:
+        size = 2 * int(np.prod(shape))
+        head[name] = {"dtype": "BF16", "shape": shape, "data_offsets": (at, at + size)}
+        at += size
+    text = json.dumps(head).encode()
+    random = np.random.default_rng(1)
+    pool = random.standard_normal(1 << 24)
+    with open(out/"model.safetensors", "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text)
+        for name, shape in all:
+            if len(shape) == 1:
+                f.write(bf16(np.full(shape, 0. if "bias" in name else 1.)).tobytes())
+                continue
+            some = bf16(pool[random.integers(1 << 20):] / (1 if "embed" in name else shape[1] ** .5))
+            left = int(np.prod(shape))
+            while left:
+                left -= f.write(some[:left].data) // 2
+
+
+if __name__ == "__main__":
+    main()
