@@ -12,6 +12,7 @@
 #include "checkpoint/shardindex.h"
 #include "checkpoint/torchfile.h"
 #include "checkpoint/view.h"
+#include "common/math/threads.h"
 
 enum { CONFIG_MAX = 16 * 1024 * 1024 };
 
@@ -91,12 +92,18 @@ static const char *quoted(char *buf, size_t cap, const struct checkpoint *c,
     return buf;
 }
 
-/* Append the tensors of shard i to the list. */
-static int read_directory(struct checkpoint *c, size_t i, struct err *e)
+/* What a shard says that it has, and the text that says so. */
+struct directory {
+    struct ck_list list;
+    char *text;
+    size_t len;
+};
+
+static int read_directory(struct checkpoint *c, size_t i, struct directory *d,
+                          struct err *e)
 {
     struct shard *s = &c->shard[i];
-    size_t len, first = c->list.count;
-    char what[600], *text = NULL;
+    char what[600];
     struct file *f;
     int r = checkpoint_shard(c, i, &f, e);
 
@@ -105,32 +112,83 @@ static int read_directory(struct checkpoint *c, size_t i, struct err *e)
     s->size = file_size(f);
     quoted(what, sizeof(what), c, s->name);
     if (c->kind == SHARD_SAFETENSORS) {
-        r = safetensors_header(f, what, &text, &len, e);
+        r = safetensors_header(f, what, &d->text, &d->len, e);
         if (!r)
-            r = safetensors_parse(&c->list, text, len, s->size, what, e);
+            r = safetensors_parse(&d->list, d->text, d->len, s->size, what, e);
     } else {
-        r = torchfile_list(&c->list, f, what, &text, &len, e);
-    }
-    if (!r) {
-        mix(c, text, len);
-        mix(c, &s->size, sizeof(s->size));
+        r = torchfile_list(&d->list, f, what, &d->text, &d->len, e);
     }
     checkpoint_leave(c, i);
-    free(text);
-    for (size_t k = first; k < c->list.count; k++)
-        c->list.item[k].shard = i;
+    return r;
+}
+
+struct reading {
+    struct checkpoint *c;
+    struct directory *d; /* [c->n_shards] */
+    struct threads_error error;
+};
+
+static void read_some(void *ctx, size_t begin, size_t end)
+{
+    struct reading *r = ctx;
+    struct err e;
+
+    for (size_t i = begin; i < end; i++)
+        if (read_directory(r->c, i, &r->d[i], &e))
+            threads_error_add(&r->error, i, &e);
+}
+
+/* Move the tensors of shard i to the checkpoint's. */
+static int take(struct checkpoint *c, size_t i, struct directory *d,
+                struct err *e)
+{
+    struct ck_list *to = &c->list;
+    size_t n = to->count + d->list.count;
+
+    mix(c, d->text, d->len);
+    mix(c, &c->shard[i].size, sizeof(c->shard[i].size));
+    if (mem_grow(&to->item, n * sizeof(*to->item), "checkpoint", e))
+        return e->code;
+    to->cap = n;
+    for (size_t k = 0; k < d->list.count; k++) {
+        to->item[to->count] = d->list.item[k];
+        to->item[to->count++].shard = i;
+    }
+    d->list.count = 0;
+    return 0;
+}
+
+/* The directories of all shards, which many files have. */
+static int read_directories(struct checkpoint *c, struct err *e)
+{
+    struct reading reading = { .c = c };
+    int r;
+
+    reading.d = mem_zero(c->n_shards, sizeof(*reading.d), "checkpoint", e);
+    if (!reading.d)
+        return e->code;
+    threads_error_init(&reading.error);
+    threads_for(c->n_shards, 1, read_some, &reading);
+    r = threads_error_take(&reading.error, e);
+    for (size_t i = 0; i < c->n_shards; i++) {
+        struct directory *d = &reading.d[i];
+
+        if (!r)
+            r = take(c, i, d, e);
+        ck_list_release(&d->list);
+        free(d->text);
+    }
+    free(reading.d);
     return r;
 }
 
 static int read_shards(struct checkpoint *c, const char *const *names, size_t n,
                        struct err *e)
 {
-    int r = 0;
-
     c->shard = mem_zero(n, sizeof(*c->shard), "checkpoint", e);
     if (!c->shard)
         return e->code;
-    for (; c->n_shards < n && !r; c->n_shards++) {
+    for (; c->n_shards < n; c->n_shards++) {
         struct shard *s = &c->shard[c->n_shards];
 
         s->size = UINT64_MAX;
@@ -139,9 +197,7 @@ static int read_shards(struct checkpoint *c, const char *const *names, size_t n,
         if (!s->name)
             return e->code;
     }
-    for (size_t i = 0; i < n && !r; i++)
-        r = read_directory(c, i, e);
-    return r;
+    return read_directories(c, e);
 }
 
 /* ---- names ---- */
