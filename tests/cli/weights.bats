@@ -209,11 +209,15 @@ weight model.layers.0.self_attn.q_proj" ]
     for family in deepseek_v3 mixtral; do
         python3 "$MOE" make $family plain m
         for k in 0 1 2; do
-            forge-weights -q --share $k --shares 3 m | forge-ls >share.$k
+            forge-weights -q --share $k --shares 3 m -o share
+            forge-ls share >share.$k
             run ! grep -v '\.experts\.' share.$k
         done
         cut -f 2 share.1 | sed -n 's/.*\.experts\.\([0-9]*\)\..*/\1/p' | sort -u | paste -sd ' ' | grep -x '1 4 7'
-        forge-weights -q m | forge-ls | grep '\.experts\.' | sort | diff - <(sort share.?)
+        forge-weights -q m -o all
+        forge-ls all | grep '\.experts\.' | sort >want
+        sort share.? >got
+        cmp want got
     done
     run -64 forge-weights --share 3 --shares 3 m
     run -64 forge-weights --share 1 m
