@@ -49,6 +49,14 @@ static int fake_scale(struct cuda_context *c, const float *x, float by,
                backward_cpu.scale(c, x, by, add, n, to, e);
 }
 
+static int fake_squares(struct cuda_context *c, const float *x, int64_t rows,
+                        int64_t n, float *to, struct err *e)
+{
+    return OWN("squares", { x, rows * n }, { to, rows }) < 0 ?
+               e->code :
+               backward_cpu.squares(c, x, rows, n, to, e);
+}
+
 static int fake_linear(struct cuda_context *c, const struct backward_linear *a,
                        struct err *e)
 {
@@ -78,7 +86,9 @@ static int fake_mlp(struct cuda_context *c, const struct backward_mlp *a,
                { a->w[MLP_UP], weights }, { a->w[MLP_DOWN], weights },
                { a->bias[MLP_GATE], a->width }, { a->bias[MLP_UP], a->width },
                { a->token, 2 * a->rows }, { a->weight, a->rows },
-               { a->in, a->h }, { a->g, a->h }, { a->gin, a->h }) < 0 ?
+               { a->in, a->h }, { a->g, a->h }, { a->gin, a->h },
+               { a->squares[MLP_GATE], a->rows },
+               { a->squares[MLP_UP], a->rows }) < 0 ?
                e->code :
                backward_cpu.mlp(c, a, e);
 }
@@ -133,6 +143,7 @@ const struct backward_table forge_backward_table = {
     .widen = fake_widen,
     .narrow = fake_narrow,
     .scale = fake_scale,
+    .squares = fake_squares,
     .linear = fake_linear,
     .norm = fake_norm,
     .mlp = fake_mlp,

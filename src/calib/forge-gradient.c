@@ -17,7 +17,7 @@ struct settings {
     struct device_choice device;
     int64_t tokens;
     int dtype;
-    const char *model, *input;
+    const char *model, *input, *weights;
 };
 
 static void parse(struct settings *s, int argc, char **argv)
@@ -26,6 +26,9 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_INT, 0, "tokens", "N",
           "use the first batches of sequences with N tokens; 0: all [16384]",
           &s->tokens, 0, INT_MAX, false },
+        { OPT_STR, 0, "weights", "FILE",
+          "also write weights of all tokens, N at a time: |g|^2 of each linear",
+          &s->weights, 0, 0, true },
         { OPT_CHOICE, 0, "dtype", "bf16|f32", "type of the forward pass [bf16]",
           &s->dtype, 0, 0, false },
         DEVICE_OPTIONS(&s->device),
@@ -81,7 +84,12 @@ int main(int argc, char **argv)
             &(struct stream_output){ .path = s.tool.output, .key = s.tool.key },
             &e) < 0)
         die_err(&e);
-    if (run(&s, &g, &in, &e) < 0)
+    if ((s.weights && stream_create(&g.weights,
+                                    &(struct stream_output){
+                                        .path = s.weights, .key = s.tool.key },
+                                    &e) < 0) ||
+        run(&s, &g, &in, &e) < 0 ||
+        (g.weights && stream_finish(g.weights, &e) < 0))
         tool_fail(g.out, &e);
     tool_finish(g.out, &progress, NULL);
     batch_reader_close(g.batches);

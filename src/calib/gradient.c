@@ -7,23 +7,32 @@
 
 #include "arch/lacks.h"
 #include "calib/emit.h"
+#include "calib/gradient_weights.h"
 #include "calib/store.h"
 #include "device/device.h"
 #include "model/backward.h"
 #include "model/moe.h"
 
+/* Of the batches that go forward and backward together. */
+struct window {
+    const struct span *batch;
+    int64_t n_batches, row, rows; /* rows row..row+rows-1 of all */
+    bool writes;                  /* gradients; not weights alone */
+};
+
 struct run {
     struct gradient *g;
     struct store s; /* the embedded tokens */
+    struct window w;
     struct state state;
-    struct region states;      /* [2 * layers, rows]: the residual stream behind
+    struct region states;    /* [2 * layers, rows]: the residual stream behind
                            * each layer's attention, and behind the layer */
-    struct region outputs;     /* [2 * layers, rows]: what o and down put out
+    struct region outputs;   /* [2 * layers, rows]: what o and down put out
                            * in front of the norms behind them, if there are any */
-    struct buffer output;      /* of a batch, where layers run */
-    struct token_rows grad;    /* [rows, H]: gradient of the residual stream */
-    struct token_rows outer;   /* [rows, H]: with respect to what attention or
-                           * MLP puts out, if it is another one */
+    struct buffer output;    /* of a batch, where layers run */
+    struct token_rows grad;  /* [rows, H]: gradient of the residual stream */
+    struct token_rows outer; /* [rows, H]: with respect to what attention or MLP
+                              * puts out, if it is another one */
     struct buffer narrow, out; /* gradients in the model's dtype, on a device
                                 * and on the host */
     size_t row;                /* bytes of H elements */
@@ -31,10 +40,11 @@ struct run {
 
 /* ---- the residual stream ---- */
 
-/* Row `row` of the stream in front of a layer, behind the layer's attention. */
+/* Row `row` of all: of the stream in front of a layer, behind the layer's
+ * attention. */
 static size_t state_at(const struct run *r, int64_t number, int64_t row)
 {
-    return (size_t)(number * r->s.rows + row) * r->row;
+    return (size_t)(number * r->w.rows + row - r->w.row) * r->row;
 }
 
 static char *before(const struct run *r, int64_t layer, int64_t row)
@@ -115,7 +125,7 @@ static int pass_batch(struct run *r, int64_t layer, struct layer *w,
     if (layer_run(w, &r->state, POINT_MLP_IN, NULL, e) < 0 ||
         keep(r, between(r, layer, b->row), b, e) < 0 ||
         keep_output(r, 2 * layer, b, e) < 0 ||
-        (x->m && mixture_take(x, &r->state, b->row, e) < 0) ||
+        (x->m && mixture_take(x, &r->state, b->row - r->w.row, e) < 0) ||
         layer_run(w, &r->state, POINT_OUT, NULL, e) < 0 ||
         keep_output(r, 2 * layer + 1, b, e) < 0 ||
         keep(r, before(r, layer + 1, b->row), b, e) < 0)
@@ -133,7 +143,7 @@ static int add_experts(struct run *r, int64_t layer, const struct mixture *x,
                        const struct span *b, struct err *e)
 {
     if (load(r, layer + 1, b, e) < 0 ||
-        mixture_add(x, r->state.x, b->row, b->rows, e) < 0 ||
+        mixture_add(x, r->state.x, b->row - r->w.row, b->rows, e) < 0 ||
         keep(r, before(r, layer + 1, b->row), b, e) < 0)
         return e->code;
     leave(r, 2 * layer + 1, b->row, b->rows);
@@ -148,16 +158,16 @@ static int pass_layer(struct run *r, int64_t layer, struct err *e)
     int rc = 0;
 
     if (model_layer_experts(model_config(m), layer))
-        rc = mixture_open(&x, m, layer, r->s.rows, true, r->g->dir, e);
+        rc = mixture_open(&x, m, layer, r->w.rows, true, r->g->dir, e);
     if (rc >= 0)
         rc = model_load_layer(m, layer, POINT_IN, POINT_OUT, NULL, &w, e);
-    for (int64_t i = 0; i < r->s.n_batches && rc >= 0; i++)
-        rc = pass_batch(r, layer, w, &x, &r->s.batch[i], e);
+    for (int64_t i = 0; i < r->w.n_batches && rc >= 0; i++)
+        rc = pass_batch(r, layer, w, &x, &r->w.batch[i], e);
     layer_release(w);
     if (rc >= 0 && x.m)
         rc = mixture_run(&x, NULL, NULL, NULL, e);
-    for (int64_t i = 0; x.m && i < r->s.n_batches && rc >= 0; i++)
-        rc = add_experts(r, layer, &x, &r->s.batch[i], e);
+    for (int64_t i = 0; x.m && i < r->w.n_batches && rc >= 0; i++)
+        rc = add_experts(r, layer, &x, &r->w.batch[i], e);
     mixture_close(&x);
     return rc;
 }
@@ -190,6 +200,8 @@ static int put_rows(struct run *r, struct frame *f, const struct span *b,
 {
     const struct model *m = r->g->m;
     size_t row = (size_t)width * dtype_bits(model_dtype(m)) / 8;
+    const struct span *end = &r->w.batch[r->w.n_batches - 1];
+    int64_t last = end->first + end->n - 1;
     const char *data;
 
     f->role = ROLE_ACTIVATION;
@@ -202,7 +214,7 @@ static int put_rows(struct run *r, struct frame *f, const struct span *b,
     data = r->out.p;
     for (int64_t i = b->first; i < b->first + b->n; i++) {
         f->sequence = r->s.sequence[i].number;
-        f->last = i == r->s.n_sequences - 1;
+        f->last = i == last;
         f->dims[0] = f->samples = (uint64_t)r->s.sequence[i].length;
         f->len = (size_t)f->dims[0] * row;
         f->data = data;
@@ -217,16 +229,17 @@ static int put(struct run *r, int64_t layer, enum point p, const float *g,
                struct err *e)
 {
     const struct model_config *c = model_config(r->g->m);
-    char *modules = writers(c, layer, p, e);
+    char *modules = r->w.writes ? writers(c, layer, p, e) : NULL;
     struct frame f = { .modules = modules };
-    int rc = modules ? 0 : e->code;
+    int rc = modules || !r->w.writes ? 0 : e->code;
 
     emit_name(layer, p, f.name);
     strcat(f.name, companion_suffix(COMPANION_GRADIENT));
-    for (int64_t i = 0; i < r->s.n_batches && rc >= 0; i++) {
-        const struct span *b = &r->s.batch[i];
+    for (int64_t i = 0; modules && i < r->w.n_batches && rc >= 0; i++) {
+        const struct span *b = &r->w.batch[i];
 
-        rc = put_rows(r, &f, b, g + b->row * c->hidden_size, c->hidden_size, e);
+        rc = put_rows(r, &f, b, g + (b->row - r->w.row) * c->hidden_size,
+                      c->hidden_size, e);
     }
     free(modules);
     return rc;
@@ -261,7 +274,7 @@ static int back_output(struct run *r, int64_t layer, bool attention,
 {
     struct backward_output o = { .layer = layer,
                                  .attention = attention,
-                                 .n = r->s.rows,
+                                 .n = r->w.rows,
                                  .g = r->grad.p,
                                  .to = r->outer.p };
     int64_t number = 2 * layer + !attention;
@@ -269,77 +282,168 @@ static int back_output(struct run *r, int64_t layer, bool attention,
     *out = r->grad.p;
     if (!r->outer.p)
         return 0;
-    o.y = output_of(r, number, 0);
+    o.y = output_of(r, number, r->w.row);
     *out = r->outer.p;
     if (backward_output(r->g->m, &o, e) < 0)
         return e->code;
     if (o.y)
-        region_leave(&r->outputs, state_at(r, number, 0),
-                     (size_t)r->s.rows * r->row);
+        region_leave(&r->outputs, state_at(r, number, r->w.row),
+                     (size_t)r->w.rows * r->row);
     return 0;
 }
 
-static int back_attention(struct run *r, int64_t layer, const float *out,
-                          struct err *e)
+static int back_batch(struct run *r, const struct span *b,
+                      struct attention_back *a, const float *out,
+                      const struct gradient_weights *w, struct err *e)
 {
-    int64_t h = model_config(r->g->m)->hidden_size;
+    int64_t row = b->row - r->w.row;
+    int64_t at = row * model_config(r->g->m)->hidden_size;
+    int64_t first[BATCH_SEQUENCES + 1] = { 0 };
+    struct attention_batch batch = { .x = before(r, w->layer, b->row),
+                                     .first = first,
+                                     .n_sequences = b->n,
+                                     .out = out + at,
+                                     .g = r->grad.p + at,
+                                     .squares = w->squares };
+
+    for (int64_t k = 0; k < b->n; k++)
+        first[k + 1] = first[k] + r->s.sequence[b->first + k].length;
+    if (batch.squares.p)
+        batch.squares.p += row;
+    if (backward_attention(a, &batch, e) < 0)
+        return e->code;
+    return r->w.writes ? put_keys(r, w->layer, b, a, e) : 0;
+}
+
+static int back_attention(struct run *r, const float *out,
+                          const struct gradient_weights *w, struct err *e)
+{
     struct attention_back *a = NULL;
-    int rc = backward_attention_open(r->g->m, layer, &a, e);
+    int rc = backward_attention_open(r->g->m, w->layer, &a, e);
 
-    for (int64_t i = 0; i < r->s.n_batches && rc >= 0; i++) {
-        const struct span *b = &r->s.batch[i];
-        const struct sequence *s = &r->s.sequence[b->first];
-        int64_t first[BATCH_SEQUENCES + 1] = { 0 };
+    for (int64_t i = 0; i < r->w.n_batches && rc >= 0; i++) {
+        const struct span *b = &r->w.batch[i];
 
-        for (int64_t k = 0; k < b->n; k++)
-            first[k + 1] = first[k] + s[k].length;
-        rc = backward_attention(a, before(r, layer, b->row), first, b->n,
-                                out + b->row * h, r->grad.p + b->row * h, e);
-        if (rc >= 0)
-            rc = put_keys(r, layer, b, a, e);
-        leave(r, 2 * layer - 1, b->row, b->rows);
+        rc = back_batch(r, b, a, out, w, e);
+        leave(r, 2 * w->layer - 1, b->row, b->rows);
     }
     backward_attention_close(a);
     return rc;
 }
 
-static int back_layer(struct run *r, int64_t layer, struct err *e)
+static int back_blocks(struct run *r, const struct gradient_weights *w,
+                       struct err *e)
 {
+    int64_t layer = w->layer;
+    struct backward_block mlp = { .layer = layer,
+                                  .n = r->w.rows,
+                                  .x = between(r, layer, r->w.row),
+                                  .dir = r->g->dir,
+                                  .g = r->grad.p,
+                                  .squares = w->squares };
     const float *out;
 
-    if (back_output(r, layer, false, &out, e) < 0 ||
-        put(r, layer, POINT_MLP_MID, out, e) < 0 ||
-        backward_mlp(r->g->m, layer, between(r, layer, 0), r->s.rows, r->g->dir,
-                     out, r->grad.p, e) < 0)
+    if (back_output(r, layer, false, &mlp.out, e) < 0 ||
+        put(r, layer, POINT_MLP_MID, mlp.out, e) < 0 ||
+        backward_mlp(r->g->m, &mlp, e) < 0)
         return e->code;
-    leave(r, 2 * layer, 0, r->s.rows);
+    leave(r, 2 * layer, r->w.row, r->w.rows);
     return back_output(r, layer, true, &out, e) < 0 ||
                    put(r, layer, POINT_ATTN_OUT, out, e) < 0 ?
                e->code :
-               back_attention(r, layer, out, e);
+               back_attention(r, out, w, e);
+}
+
+static int back_layer(struct run *r, int64_t layer, struct err *e)
+{
+    struct gradient_weights w = { .s = &r->s,
+                                  .layer = layer,
+                                  .first = r->w.batch->first,
+                                  .rows = r->w.rows };
+    int rc = 0;
+
+    for (int64_t i = 0; i < r->w.n_batches; i++)
+        w.n += r->w.batch[i].n;
+    if (r->g->weights)
+        rc = gradient_weights_open(&w, e);
+    if (rc >= 0)
+        rc = back_blocks(r, &w, e);
+    if (rc >= 0 && r->g->weights)
+        rc = gradient_weights_write(&w, r->g->weights, e);
+    gradient_weights_close(&w);
+    return rc;
 }
 
 /* ---- gradient_run() ---- */
 
-/* Cut the store to the batches that gradient.tokens asks for. */
-static void limit(struct store *s, int64_t tokens)
+/* Cut the store to its first batches. */
+static void limit(struct store *s, int64_t batches)
 {
-    int64_t rows = 0, i = 0;
+    const struct span *last = &s->batch[batches - 1];
 
-    while (i < s->n_batches && (!tokens || rows < tokens))
-        rows += s->batch[i++].rows;
-    s->n_batches = i;
-    s->rows = rows;
-    s->n_sequences = i ? s->batch[i - 1].first + s->batch[i - 1].n : 0;
+    s->n_batches = batches;
+    s->rows = last->row + last->rows;
+    s->n_sequences = last->first + last->n;
 }
 
-/* Open the device, and the memory of all tokens. */
+/* The window behind r->w, of whole batches with gradient.tokens or more. */
+static struct window next_window(const struct run *r)
+{
+    const struct span *end = r->s.batch + r->s.n_batches;
+    struct window w = { .batch = r->w.batch + r->w.n_batches };
+
+    w.writes = w.batch == r->s.batch;
+    if (w.batch == end || (!w.writes && !r->g->weights))
+        return w;
+    w.row = w.batch->row;
+    while (w.batch + w.n_batches < end &&
+           (!r->g->tokens || w.rows < r->g->tokens))
+        w.rows += w.batch[w.n_batches++].rows;
+    return w;
+}
+
+/* Rows of the largest window; *batches of all. */
+static int64_t plan_windows(struct run *r, int64_t *batches)
+{
+    struct window first = { .batch = r->s.batch };
+    int64_t most = 0;
+
+    r->w = first;
+    *batches = 0;
+    while ((r->w = next_window(r)).rows) {
+        most = r->w.rows > most ? r->w.rows : most;
+        *batches += r->w.n_batches;
+    }
+    r->w = first;
+    return most;
+}
+
+/* Memory of a window's rows. */
+static int open_rows(struct run *r, int64_t rows, struct err *e)
+{
+    struct gradient *g = r->g;
+    const struct model_config *c = model_config(g->m);
+    int64_t all = rows * c->hidden_size;
+    size_t n;
+
+    if (size_mul((size_t)(2 * c->n_layers), (size_t)rows * r->row, &n))
+        return err_set(e, E_TEMP, "states: too many tokens");
+    if (region_reserve(&r->states, n, e) < 0 ||
+        (model_norms(c)->attn_out && region_reserve(&r->outputs, n, e) < 0) ||
+        token_rows_open(&r->grad, g->m, g->dir, all, e) < 0)
+        return e->code;
+    return model_adds_scaled(c) ?
+               token_rows_open(&r->outer, g->m, g->dir, all, e) :
+               0;
+}
+
+/* Open the device, and the memory of tokens. */
 static int open_all(struct run *r, struct err *e)
 {
     struct gradient *g = r->g;
     const struct model_config *c = model_config(g->m);
     const char *lacks;
-    size_t n;
+    int64_t rows, batches;
 
     if (store_fill(&r->s, g->batches, e) < 0)
         return e->code;
@@ -348,42 +452,43 @@ static int open_all(struct run *r, struct err *e)
         return err_set(e, E_CONFIG,
                        "%s has %s: its gradients are not supported",
                        c->family->model_type, lacks);
-    limit(&r->s, g->tokens);
+    rows = plan_windows(r, &batches);
+    g->progress->total = (uint64_t)(batches * c->n_layers);
+    if (!g->weights)
+        limit(&r->s, batches);
     if (store_embed(&r->s, e) < 0)
         return e->code;
     model_release_embedding(g->m);
-    if (size_mul((size_t)(2 * c->n_layers), (size_t)r->s.rows * r->row, &n))
-        return err_set(e, E_TEMP, "states: too many tokens");
-    if (device_open(g->device, &forward_plugin, e) < 0 ||
-        backward_use_device(g->m, e) < 0 ||
-        region_reserve(&r->states, n, e) < 0 ||
-        (model_norms(c)->attn_out && region_reserve(&r->outputs, n, e) < 0) ||
-        token_rows_open(&r->grad, g->m, g->dir, r->s.rows * c->hidden_size, e) <
-            0)
+    return device_open(g->device, &forward_plugin, e) < 0 ||
+                   backward_use_device(g->m, e) < 0 ?
+               e->code :
+               open_rows(r, rows, e);
+}
+
+static int run_window(struct run *r, struct err *e)
+{
+    int64_t n = model_config(r->g->m)->n_layers;
+
+    for (int64_t i = 0; i < n; i++)
+        if (pass_layer(r, i, e) < 0)
+            return err_prefix(e, "layer %lld", (long long)i);
+    if (backward_head(r->g->m, before(r, n, r->w.row), r->w.rows,
+                      (uint64_t)r->w.row, r->grad.p, e) < 0)
         return e->code;
-    return model_adds_scaled(c) ?
-               token_rows_open(&r->outer, g->m, g->dir,
-                               r->s.rows * c->hidden_size, e) :
-               0;
+    leave(r, 2 * n - 1, r->w.row, r->w.rows);
+    for (int64_t i = n; i-- > 0;)
+        if (back_layer(r, i, e) < 0)
+            return err_prefix(e, "layer %lld", (long long)i);
+    return 0;
 }
 
 static int run_all(struct run *r, struct err *e)
 {
-    struct gradient *g = r->g;
-    int64_t n = model_config(g->m)->n_layers;
-
     if (open_all(r, e) < 0)
         return e->code;
-    g->progress->total = (uint64_t)(r->s.n_batches * n);
-    for (int64_t i = 0; i < n; i++)
-        if (pass_layer(r, i, e) < 0)
-            return err_prefix(e, "layer %lld", (long long)i);
-    if (backward_head(g->m, before(r, n, 0), r->s.rows, 0, r->grad.p, e) < 0)
-        return e->code;
-    leave(r, 2 * n - 1, 0, r->s.rows);
-    for (int64_t i = n; i-- > 0;)
-        if (back_layer(r, i, e) < 0)
-            return err_prefix(e, "layer %lld", (long long)i);
+    while ((r->w = next_window(r)).rows)
+        if (run_window(r, e) < 0)
+            return e->code;
     return 0;
 }
 

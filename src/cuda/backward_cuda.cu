@@ -129,6 +129,32 @@ static int backward_scale(struct cuda_context *c, const float *x, float by,
     return 0;
 }
 
+/* ---- squares ---- */
+
+/* One block per row. */
+static __global__ void __launch_bounds__(ROW)
+    squares_kernel(const float *x, int64_t n, float *to)
+{
+    double sum = 0;
+
+    x += blockIdx.x * n;
+    for (int64_t i = threadIdx.x; i < n; i += ROW)
+        sum += (double)x[i] * (double)x[i];
+    sum = block_sum<ROW>(sum);
+    if (!threadIdx.x)
+        to[blockIdx.x] = __fadd_rn(to[blockIdx.x], (float)sum);
+}
+
+static int backward_squares(struct cuda_context *c, const float *x,
+                            int64_t rows, int64_t n, float *to, struct err *e)
+{
+    if (!rows)
+        return 0;
+    squares_kernel<<<(unsigned)rows, ROW, 0, c->stream>>>(x, n, to);
+    LAUNCHED();
+    return 0;
+}
+
 /* ---- linears ---- */
 
 static __global__ void __launch_bounds__(ROW)
@@ -277,6 +303,21 @@ static __global__ void __launch_bounds__(ROW)
     }
 }
 
+/* Of rows first..first+n-1, whose gradients are gate and up. */
+static int add_squares(struct cuda_context *c, const struct backward_mlp *m,
+                       int64_t first, int64_t n, const float *gate,
+                       const float *up, struct err *e)
+{
+    const float *const g[] = { gate, up };
+    int rc = 0;
+
+    for (int i = MLP_GATE; i < MLP_DOWN && rc >= 0; i++)
+        if (m->squares[i])
+            rc = backward_squares(c, g[i], n, m->width, m->squares[i] + first,
+                                  e);
+    return rc;
+}
+
 /* Rows first..first+n-1 of the MLP; room: [n, 2 h + 3 width]. */
 static int mlp_part(struct cuda_context *c, const struct backward_mlp *m,
                     int64_t first, int64_t n, float *room, struct err *e)
@@ -304,6 +345,8 @@ static int mlp_part(struct cuda_context *c, const struct backward_mlp *m,
     gate_kernel<<<blocks_for(all), ROW, 0, c->stream>>>(
         m->gating, a, b, y, m->bias[MLP_GATE], m->bias[MLP_UP], all, w);
     LAUNCHED();
+    if ((rc = add_squares(c, m, first, n, a, b, e)) < 0)
+        return rc;
     if ((rc = multiply(c, n, a, w, m->w[MLP_GATE], false, gin, h, !apart, e)) <
             0 ||
         (rc = multiply(c, n, b, w, m->w[MLP_UP], false, gin, h, true, e)) < 0 ||
@@ -407,7 +450,8 @@ static int backward_latent(struct cuda_context *c,
 
 extern "C" __attribute__((visibility("default")))
 const struct backward_table forge_backward_table = {
-    BACKWARD_TABLE_VERSION, forward_pinned,  backward_widen,  backward_narrow,
-    backward_scale,         backward_linear, backward_norm,   backward_mlp,
-    backward_gates,         backward_attend, backward_latent, backward_head,
+    BACKWARD_TABLE_VERSION, forward_pinned,   backward_widen,  backward_narrow,
+    backward_scale,         backward_squares, backward_linear, backward_norm,
+    backward_mlp,           backward_gates,   backward_attend, backward_latent,
+    backward_head,
 };

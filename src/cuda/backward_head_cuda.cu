@@ -1,18 +1,16 @@
 /* backward_head_cuda.cu - gradient through the head, as backward_head_cpu.c: by
- * blocks of the vocabulary, first for the sums of exponentials, then for p. */
+ * blocks of the vocabulary, first for the sums of exponentials and roots, then for c. */
 #include "cuda/backward_internal.cuh"
 
-enum {
-    THREADS = 256,
-    MOST = (GRADIENT_VOCABULARY + THREADS - 1) / THREADS /* a thread's logits */
-};
+enum { THREADS = 256 };
 
 /* Work memory of a part of the rows. */
 struct room {
-    double *sum;  /* [rows]: Σ exp(logit - most); second pass: running Σ p */
-    float *most;  /* [rows]: largest logit so far */
-    float *logit; /* [rows, GRADIENT_VOCABULARY] */
-    float *w;     /* [GRADIENT_VOCABULARY, h]: the block's rows of W */
+    double *sum;   /* [rows]: Σ exp(logit - most) */
+    double *roots; /* [rows]: Σ s exp((logit - most) / 2); then Σ s sqrt(p) */
+    float *most;   /* [rows]: largest logit so far; then log Σ exp(logit) */
+    float *logit;  /* [rows, GRADIENT_VOCABULARY] */
+    float *w;      /* [GRADIENT_VOCABULARY, h]: the block's rows of W */
 };
 
 static __global__ void start_kernel(struct room r, int rows)
@@ -20,19 +18,20 @@ static __global__ void start_kernel(struct room r, int rows)
     int i = (int)(blockIdx.x * THREADS + threadIdx.x);
 
     if (i < rows) {
-        r.sum[i] = 0;
+        r.sum[i] = r.roots[i] = 0;
         r.most[i] = -INFINITY;
     }
 }
 
-/* most = log Σ exp(logit); sum = 0. */
 static __global__ void between_kernel(struct room r, int rows)
 {
     int i = (int)(blockIdx.x * THREADS + threadIdx.x);
 
     if (i < rows) {
-        r.most[i] += (float)log(r.sum[i]);
-        r.sum[i] = 0;
+        float most = r.most[i], scale = most + (float)log(r.sum[i]);
+
+        r.most[i] = scale;
+        r.roots[i] *= exp(((double)most - (double)scale) / 2);
     }
 }
 
@@ -61,77 +60,72 @@ static __device__ __forceinline__ float slope(const struct squash &s, float z)
     return s.scale * (1 - t * t);
 }
 
-/* A block of threads per row. */
-static __global__ void __launch_bounds__(THREADS)
-    exponents_kernel(struct room r, int nv)
-{
-    const float *logit = r.logit + (int64_t)blockIdx.x * nv;
-    float before = r.most[blockIdx.x], most = before;
-    double sum = 0;
-
-    for (int v = threadIdx.x; v < nv; v += THREADS)
-        most = fmaxf(most, logit[v]);
-    most = block_most<THREADS>(most);
-    for (int v = threadIdx.x; v < nv; v += THREADS)
-        sum += (double)expf(logit[v] - most);
-    sum = block_sum<THREADS>(sum);
-    if (threadIdx.x)
-        return;
-    r.sum[blockIdx.x] =
-        r.sum[blockIdx.x] * exp((double)before - (double)most) + sum;
-    r.most[blockIdx.x] = most;
-}
-
-/* Uniform in [0, 1), by SplitMix64 of a number. */
-static __device__ double draw(uint64_t i)
+/* The i-th number of SplitMix64 from 0. */
+static __device__ __forceinline__ uint64_t mix(uint64_t i)
 {
     uint64_t z = (i + 1) * 0x9e3779b97f4a7c15u;
 
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
+    return z ^ z >> 31;
 }
 
-/* Replace logits by p, minus 1 for the drawn token, times their derivatives.  A
- * thread has consecutive logits; sums at its ends come from a scan, to which
- * those inside are cut, so that the parts of [0, 1) that tokens have neither
- * overlap nor leave gaps. */
-static __global__ void __launch_bounds__(THREADS)
-    probabilities_kernel(struct room r, struct squash how, int nv,
-                         uint64_t first)
+/* s exp((logit - most) / 2), of token v of the vocabulary; row: mix() of the
+ * row's number. */
+static __device__ __forceinline__ float signed_root(uint64_t row, int64_t v,
+                                                    float logit, float most)
 {
-    __shared__ double at[THREADS + 1];
-    int me = (int)threadIdx.x, per = (nv + THREADS - 1) / THREADS;
-    int begin = me * per < nv ? me * per : nv;
-    int end = begin + per < nv ? begin + per : nv;
-    float *logit = r.logit + (int64_t)blockIdx.x * nv, p[MOST];
-    float scale = r.most[blockIdx.x];
-    double u = draw(first + blockIdx.x), sum = 0, before, after;
+    float root = expf((logit - most) / 2);
 
-    for (int v = begin; v < end; v++) {
-        p[v - begin] = expf(logit[v] - scale);
-        sum += (double)p[v - begin];
+    return mix(row + (uint64_t)v / 64) >> v % 64 & 1 ? -root : root;
+}
+
+/* A block of threads per row.  v0: the first of the block of the vocabulary. */
+static __global__ void __launch_bounds__(THREADS)
+    exponents_kernel(struct room r, int64_t v0, int nv, uint64_t first)
+{
+    const float *logit = r.logit + (int64_t)blockIdx.x * nv;
+    float before = r.most[blockIdx.x], most = before;
+    uint64_t row = mix(first + blockIdx.x);
+    double sum = 0, roots = 0, by;
+
+    for (int v = threadIdx.x; v < nv; v += THREADS)
+        most = fmaxf(most, logit[v]);
+    most = block_most<THREADS>(most);
+    for (int v = threadIdx.x; v < nv; v += THREADS) {
+        float root = signed_root(row, v0 + v, logit[v], most);
+
+        sum += (double)root * (double)root;
+        roots += (double)root;
     }
-    at[me + 1] = sum;
-    __syncthreads();
-    if (!me) {
-        at[0] = r.sum[blockIdx.x];
-        for (int i = 1; i <= THREADS; i++)
-            at[i] += at[i - 1];
-        r.sum[blockIdx.x] = at[THREADS];
-    }
-    __syncthreads();
-    before = at[me];
-    for (int v = begin; v < end; v++, before = after) {
-        after = v == end - 1 ? at[me + 1] :
-                               fmin(before + (double)p[v - begin], at[me + 1]);
-        logit[v] = slope(how, logit[v]) *
-                   (before <= u && u < after ? p[v - begin] - 1 : p[v - begin]);
+    sum = block_sum<THREADS>(sum);
+    roots = block_sum<THREADS>(roots);
+    if (threadIdx.x)
+        return;
+    by = exp(((double)before - (double)most) / 2);
+    r.sum[blockIdx.x] = r.sum[blockIdx.x] * by * by + sum;
+    r.roots[blockIdx.x] = r.roots[blockIdx.x] * by + roots;
+    r.most[blockIdx.x] = most;
+}
+
+/* Replace logits by c times their derivatives. */
+static __global__ void __launch_bounds__(THREADS)
+    coefficients_kernel(struct room r, struct squash how, int64_t v0, int nv,
+                        uint64_t first)
+{
+    float *logit = r.logit + (int64_t)blockIdx.x * nv;
+    float scale = r.most[blockIdx.x], sum = (float)r.roots[blockIdx.x];
+    uint64_t row = mix(first + blockIdx.x);
+
+    for (int v = threadIdx.x; v < nv; v += THREADS) {
+        float root = signed_root(row, v0 + v, logit[v], scale);
+
+        logit[v] = slope(how, logit[v]) * (root - root * root * sum);
     }
 }
 
 /* One of the two passes over the vocabulary for `rows` rows of y and g; first:
- * the number of the first row's draw. */
+ * the number of the first row's signs. */
 static int pass(struct cuda_context *c, const struct backward_head *a,
                 const struct room *r, bool again, const float *y, float *g,
                 int64_t rows, uint64_t first, struct err *e)
@@ -163,10 +157,10 @@ static int pass(struct cuda_context *c, const struct backward_head *a,
         }
         if (!again)
             exponents_kernel<<<(unsigned)rows, THREADS, 0, c->stream>>>(
-                *r, (int)nv);
+                *r, v, (int)nv, first);
         else
-            probabilities_kernel<<<(unsigned)rows, THREADS, 0, c->stream>>>(
-                *r, { a->scale, a->cap }, (int)nv, first);
+            coefficients_kernel<<<(unsigned)rows, THREADS, 0, c->stream>>>(
+                *r, { a->scale, a->cap }, v, (int)nv, first);
         LAUNCHED();
         p.tb = false;
         p.n = a->h;
@@ -204,7 +198,7 @@ int backward_head(struct cuda_context *c, const struct backward_head *a,
 {
     struct device_buffer *work = &backward_state()->work;
     int64_t part = a->rows < BATCH_ROWS ? a->rows : (int64_t)BATCH_ROWS;
-    size_t n = (size_t)part * (3 + GRADIENT_VOCABULARY) +
+    size_t n = (size_t)part * (5 + GRADIENT_VOCABULARY) +
                (size_t)GRADIENT_VOCABULARY * (size_t)a->h;
     struct room r;
     int rc = buffer_need(c, work, n * sizeof(float), e);
@@ -212,7 +206,8 @@ int backward_head(struct cuda_context *c, const struct backward_head *a,
     if (rc < 0)
         return rc;
     r.sum = (double *)work->data;
-    r.most = (float *)(r.sum + part);
+    r.roots = r.sum + part;
+    r.most = (float *)(r.roots + part);
     r.logit = r.most + part;
     r.w = r.logit + part * GRADIENT_VOCABULARY;
     for (int64_t i = 0; i < a->rows && rc >= 0; i += part)

@@ -141,23 +141,25 @@ bool token_weights_have(const struct token_weights *w, const char *name)
 }
 
 /* root[tokens] = sqrt of the mean of g[tokens, linears], each linear's divided by its
- * mean. */
+ * mean; where that is 0, a linear says nothing. */
 static int take_roots(const float *g, size_t tokens, size_t linears,
                       float *root, struct err *e)
 {
-    double *mean = mem_zero(linears, sizeof(*mean), "weights", e);
+    double *mean = mem_zero(linears, sizeof(*mean), "weights", e), n = 0;
 
     if (!mean)
         return e->code;
     for (size_t t = 0; t < tokens; t++)
         for (size_t i = 0; i < linears; i++)
             mean[i] += (double)g[t * linears + i] / (double)tokens;
+    for (size_t i = 0; i < linears; i++)
+        n += mean[i] != 0;
     for (size_t t = 0; t < tokens; t++) {
         double sum = 0;
 
         for (size_t i = 0; i < linears; i++)
-            sum += (double)g[t * linears + i] / mean[i];
-        root[t] = (float)sqrt(sum / (double)linears);
+            sum += mean[i] != 0 ? (double)g[t * linears + i] / mean[i] : 0;
+        root[t] = (float)sqrt(sum / n);
         if (!(sum >= 0) || !isfinite(root[t])) {
             free(mean);
             return err_set(e, E_DATA,

@@ -3,7 +3,7 @@
  *
  * The file is a stream of activation frames, f32 [tokens, linears], named as
  * the input, one for each sequence.  Each column is divided by its mean over all
- * tokens; w is the mean of the columns.
+ * tokens; w is the mean of the columns, but for those of zeros.
  *
  * KL is to second order E[(gT E x)^2], x the input of a linear, g the gradient
  * of log p with respect to its output, E the error of its weights: with |g|^2 of

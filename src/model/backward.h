@@ -1,9 +1,9 @@
-/* backward.h - gradients of -log p(token) with respect to the residual stream
- * and to keys and values, from the head down.
+/* backward.h - gradients of random sums of the logits with respect to the
+ * residual stream, and to what linears put out, from the head down.
  *
- * The token is drawn from the model's own distribution p, so the second moment
- * of the gradients is the Fisher information: the second-order term of the KL
- * divergence when the residual stream changes.  The backward pass goes through
+ * The sums are those of backward_table.h's head: the second moment of the
+ * gradients is the Fisher information of the model's own distribution p, the
+ * second-order term of the KL divergence when the residual stream changes.  The backward pass goes through
  * the head, norms, attention and MLPs; in a mixture the router's choices and
  * weights are held constant.  f32 throughout, by the functions of
  * backward_table.h.  Rows x of the residual stream are the host's, gradients g
@@ -33,7 +33,7 @@ MUST_CHECK int token_rows_open(struct token_rows *t, const struct model *m,
 void token_rows_close(struct token_rows *t);
 
 /* g[n, H] = gradients with respect to x[n, H], elements, the output of the
- * last layer.  Row i's token is drawn by random number `first` + i.  E_DATA: a
+ * last layer.  Row i's signs are those of number `first` + i.  E_DATA: a
  * tensor is missing or has another shape; E_CONFIG: no OpenBLAS; E_TEMP. */
 MUST_CHECK int backward_head(struct model *m, const void *x, int64_t n,
                              uint64_t first, float *g, struct err *e);
@@ -51,13 +51,27 @@ struct backward_output {
 };
 MUST_CHECK int backward_output(struct model *m, const struct backward_output *o,
                                struct err *e);
+/* |g|^2 of tokens, where layers run: p[i * ld + row] is of linear i <
+ * model_linear_common() of a layer.  Functions add to it.  p NULL: not wanted. */
+struct token_squares {
+    float *p;
+    int64_t ld;
+};
 /* From the layer's output to its residual stream behind attention: g[n, H] is
  * replaced; x[n, H], elements, is the latter stream.  out[n, H]: gradients with
  * respect to what the MLP puts out: backward_output()'s, or g.  dir: for
- * temporary files of mixtures.  Errors as above. */
-MUST_CHECK int backward_mlp(struct model *m, int64_t layer, const void *x,
-                            int64_t n, const char *dir, const float *out,
-                            float *g, struct err *e);
+ * temporary files of mixtures.  squares: of the dense MLP's linears, or of the shared expert's (its down
+ * projection's as if its gate were 1).  Errors as above. */
+struct backward_block {
+    int64_t layer, n;
+    const void *x;
+    const char *dir;
+    const float *out;
+    float *g;
+    struct token_squares squares;
+};
+MUST_CHECK int backward_mlp(struct model *m, const struct backward_block *b,
+                            struct err *e);
 
 /* The backward pass of a layer's attention: linears, norms, and state of a
  * batch. */
@@ -66,17 +80,23 @@ MUST_CHECK int backward_attention_open(struct model *m, int64_t layer,
                                        struct attention_back **a,
                                        struct err *e);
 void backward_attention_close(struct attention_back *a); /* NULL is allowed */
-/* From the residual stream behind attention to the one in front of it: g is
- * replaced; x, elements, is the latter; out: as above, of o.  Whole sequences:
- * sequence i has rows first[i]..first[i+1]-1 of x and g.  Errors as above. */
-MUST_CHECK int backward_attention(struct attention_back *a, const void *x,
-                                  const int64_t *first, int64_t n_sequences,
-                                  const float *out, float *g, struct err *e);
+/* From the residual stream behind attention to the one in front of it, of whole
+ * sequences: sequence i has rows first[i]..first[i+1]-1.  Errors as above. */
+struct attention_batch {
+    const void *x;        /* elements: the stream in front */
+    const int64_t *first; /* [n_sequences + 1] */
+    int64_t n_sequences;
+    const float *out; /* as above, of o */
+    float *g;         /* is replaced */
+    struct token_squares squares;
+};
+MUST_CHECK int backward_attention(struct attention_back *a,
+                                  const struct attention_batch *b,
+                                  struct err *e);
 /* After backward_attention(): [rows, l->rows] gradients with respect to the
  * output of l, a linear that makes keys or values alone; NULL: it is not one. */
 const float *backward_attention_of(const struct attention_back *a,
                                    const struct linear *l);
-
 /* to[n], elements, the host's = g[n].  room: work memory of the device,
  * model_buffer_release() it. */
 MUST_CHECK int backward_get(const struct model *m, const float *g, int64_t n,

@@ -431,29 +431,79 @@ static int attend(const struct attention_back *a, const int64_t *first,
                backward_of(m)->attend(m->context, &j, e);
 }
 
-int backward_attention(struct attention_back *a, const void *x,
-                       const int64_t *first, int64_t n_sequences,
-                       const float *out, float *g, struct err *e)
+/* Add |.|^2 of the rows of the gradient with respect to what part p puts out. */
+static int add_squares(const struct attention_back *a, enum linear_part p,
+                       float *to, struct err *e)
+{
+    return backward_of(a->m)->squares(a->m->context, y_of(a, p), a->n,
+                                      a->part[p].of.rows, to, e);
+}
+
+/* Of all linears but o. */
+static int add_all_squares(const struct attention_back *a,
+                           const struct token_squares *to, struct err *e)
+{
+    const struct model_config *c = &a->m->config;
+    int64_t n = to->p ? model_linear_common(c, a->layer) : 0;
+    struct linear l;
+    int rc = 0;
+
+    for (int64_t i = 0; i < n && rc >= 0; i++) {
+        float *row = to->p + i * to->ld;
+
+        model_linear(c, a->layer, i, &l);
+        if (l.part == PART_QKV)
+            for (int p = PART_Q; p <= PART_V && rc >= 0; p++)
+                rc = add_squares(a, p, row, e);
+        else if (l.input < IN_ATTN_OUT)
+            rc = add_squares(a, l.part, row, e);
+    }
+    return rc;
+}
+
+/* The gradient with respect to o's input, from that with respect to its
+ * output, whose squares are added here: `out` may be g, which changes. */
+static int output_back(const struct attention_back *a, const float *out,
+                       const struct token_squares *to, struct err *e)
+{
+    const struct model_config *c = &a->m->config;
+    struct linear l;
+    int64_t i = 0;
+
+    do
+        model_linear(c, a->layer, i++, &l);
+    while (l.part != PART_O);
+    if (to->p && backward_of(a->m)->squares(a->m->context, out, a->n, l.rows,
+                                            to->p + (i - 1) * to->ld, e) < 0)
+        return e->code;
+    return run_linear(a, PART_O,
+                      (struct backward_linear){
+                          .x = out, .y = y_of(a, PART_O), .back = true },
+                      e);
+}
+
+int backward_attention(struct attention_back *a,
+                       const struct attention_batch *b, struct err *e)
 {
     struct model *m = a->m;
     const struct backward_table *back = backward_of(m);
     const struct model_config *c = &m->config;
     bool latent = c->mla.kv_lora;
+    const void *x;
 
-    a->n = first[n_sequences];
-    if (reserve(a, e) < 0 || backward_rows(m, &a->rows, x, a->n, &x, e) < 0 ||
+    a->n = b->first[b->n_sequences];
+    if (reserve(a, e) < 0 ||
+        backward_rows(m, &a->rows, b->x, a->n, &x, e) < 0 ||
         (a->norm && model_norm(m, x, a->norm, a->n, a->elements.p, e) < 0) ||
         back->widen(m->context, m->dtype, a->norm ? a->elements.p : x,
                     a->n * c->hidden_size, a->in.p, e) < 0 ||
         (latent ? project_latent(a, e) : project(a, e)) < 0 ||
-        run_linear(a, PART_O,
-                   (struct backward_linear){
-                       .x = out, .y = y_of(a, PART_O), .back = true },
-                   e) < 0 ||
-        attend(a, first, n_sequences, e) < 0 ||
-        (latent ? project_latent_back(a, e) : project_back(a, e)) < 0)
+        output_back(a, b->out, &b->squares, e) < 0 ||
+        attend(a, b->first, b->n_sequences, e) < 0 ||
+        (latent ? project_latent_back(a, e) : project_back(a, e)) < 0 ||
+        add_all_squares(a, &b->squares, e) < 0)
         return e->code;
-    return backward_stream(m, x, a->norm, a->in.p, a->n, g, false, e);
+    return backward_stream(m, x, a->norm, a->in.p, a->n, b->g, false, e);
 }
 
 const float *backward_attention_of(const struct attention_back *a,

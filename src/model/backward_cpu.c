@@ -95,6 +95,42 @@ int scale_cpu(struct cuda_context *c, const float *x, float by, bool add,
     return 0;
 }
 
+/* ---- squares ---- */
+
+struct squares_job {
+    const float *x;
+    int64_t n;
+    float *to;
+};
+
+double square_of(const float *x, int64_t n)
+{
+    double sum = 0;
+
+    for (int64_t k = 0; k < n; k++)
+        sum += (double)x[k] * (double)x[k];
+    return sum;
+}
+
+static void square_rows(void *ctx, size_t begin, size_t end)
+{
+    const struct squares_job *j = ctx;
+
+    for (size_t i = begin; i < end; i++)
+        j->to[i] += (float)square_of(j->x + i * (size_t)j->n, j->n);
+}
+
+int squares_cpu(struct cuda_context *c, const float *x, int64_t rows, int64_t n,
+                float *to, struct err *e)
+{
+    struct squares_job j = { x, n, to };
+
+    (void)c;
+    (void)e;
+    threads_for((size_t)rows, 16, square_rows, &j);
+    return 0;
+}
+
 /* ---- linears ---- */
 
 enum { ROWS = 128 }; /* rows of a product of one thread */

@@ -6,6 +6,7 @@ const struct backward_table backward_cpu = {
     .widen = widen_cpu,
     .narrow = narrow_cpu,
     .scale = scale_cpu,
+    .squares = squares_cpu,
     .linear = linear_back_cpu,
     .norm = norm_back_cpu,
     .mlp = mlp_back_cpu,

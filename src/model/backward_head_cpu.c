@@ -1,11 +1,8 @@
 /* backward_head_cpu.c - see backward_table.h: the CPU's gradient through the
  * head.
  *
- * With p = softmax(W y), y the final norm's output, and a token t drawn from
- * p, the gradient of -log p_t with respect to y is (Σ_v p_v w_v) - w_t.
- * Logits are computed twice, by blocks of the vocabulary: first for the sum of
- * their exponentials, then for p; t is where the running sum of p exceeds a
- * number drawn from [0, 1). */
+ * Logits are computed twice, by blocks of the vocabulary: first for the sums of
+ * their exponentials and of these' roots with signs, then for c. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,30 +20,52 @@ struct head_back {
     int64_t v0, nv; /* the block's rows of w */
     bool again;     /* second pass over the vocabulary */
     float *most;    /* [n]: largest logit so far */
-    double *sum;    /* [n]: Σ exp(logit - most); second pass: running Σ p */
+    double *sum;    /* [n]: Σ exp(logit - most) */
+    double *roots;  /* [n]: Σ s exp((logit - most) / 2); then Σ s sqrt(p) */
     float *scale;   /* [n]: log Σ exp(logit), for the second pass */
     struct threads_error error;
 };
 
-/* Uniform in [0, 1), by SplitMix64 of a number. */
-static double draw(uint64_t i)
+/* The i-th number of SplitMix64 from 0. */
+static uint64_t mix(uint64_t i)
 {
     uint64_t z = (i + 1) * 0x9e3779b97f4a7c15u;
 
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
+    return z ^ z >> 31;
+}
+
+/* to[nv] = s exp((logit - most) / 2) of token t. */
+static void signed_roots(const struct head_back *j, int64_t t,
+                         const float *logit, float most, float *to)
+{
+    uint64_t row = mix(j->a->first + (uint64_t)t), bits = 0;
+
+    for (int64_t v = 0; v < j->nv; v++) { /* v0 is a multiple of 64 */
+        float r = expf((logit[v] - most) / 2);
+
+        if (v % 64 == 0)
+            bits = mix(row + (uint64_t)(j->v0 + v) / 64);
+        to[v] = bits >> v % 64 & 1 ? -r : r;
+    }
 }
 
 static void add_exponents(struct head_back *j, int64_t t, const float *logit)
 {
-    float most = j->most[t];
+    float most = j->most[t], root[BLOCK];
+    double before;
 
     for (int64_t v = 0; v < j->nv; v++)
         most = logit[v] > most ? logit[v] : most;
-    j->sum[t] *= exp((double)(j->most[t] - most));
-    for (int64_t v = 0; v < j->nv; v++)
-        j->sum[t] += (double)expf(logit[v] - most);
+    before = exp((double)(j->most[t] - most) / 2);
+    j->sum[t] *= before * before;
+    j->roots[t] *= before;
+    signed_roots(j, t, logit, most, root);
+    for (int64_t v = 0; v < j->nv; v++) {
+        j->sum[t] += (double)(root[v] * root[v]);
+        j->roots[t] += (double)root[v];
+    }
     j->most[t] = most;
 }
 
@@ -70,21 +89,14 @@ static float slope(const struct backward_head *a, float z)
     return a->scale * (1 - t * t);
 }
 
-/* Replace logits by p, minus 1 for the drawn token, times their derivatives. */
-static void probabilities(struct head_back *j, int64_t t, float *logit)
+/* Replace logits by c times their derivatives. */
+static void coefficients(const struct head_back *j, int64_t t, float *logit)
 {
-    double u = draw(j->a->first + (uint64_t)t);
+    float root[BLOCK], sum = (float)j->roots[t];
 
-    for (int64_t v = 0; v < j->nv; v++) {
-        double before = j->sum[t];
-        float by = slope(j->a, logit[v]);
-
-        logit[v] = expf(logit[v] - j->scale[t]);
-        j->sum[t] += (double)logit[v];
-        if (before <= u && u < j->sum[t])
-            logit[v] -= 1;
-        logit[v] *= by;
-    }
+    signed_roots(j, t, logit, j->scale[t], root);
+    for (int64_t v = 0; v < j->nv; v++)
+        logit[v] = slope(j->a, logit[v]) * (root[v] - root[v] * root[v] * sum);
 }
 
 static void run_parts(void *ctx, size_t begin, size_t end)
@@ -112,7 +124,7 @@ static void run_parts(void *ctx, size_t begin, size_t end)
         squash(j->a, logit, (int64_t)n * nv);
         for (int k = 0; k < n; k++)
             if (j->again)
-                probabilities(j, at + k, logit + (int64_t)k * nv);
+                coefficients(j, at + k, logit + (int64_t)k * nv);
             else
                 add_exponents(j, at + k, logit + (int64_t)k * nv);
         if (j->again)
@@ -145,14 +157,14 @@ static int run(struct head_back *j, struct err *e)
 {
     for (int64_t t = 0; t < j->n; t++) {
         j->most[t] = -INFINITY;
-        j->sum[t] = 0;
+        j->sum[t] = j->roots[t] = 0;
     }
     memset(j->a->g, 0, (size_t)(j->n * j->h) * sizeof(float));
     if (pass(j, e) < 0)
         return e->code;
     for (int64_t t = 0; t < j->n; t++) {
         j->scale[t] = j->most[t] + (float)log(j->sum[t]);
-        j->sum[t] = 0;
+        j->roots[t] *= exp((double)(j->most[t] - j->scale[t]) / 2);
     }
     j->again = true;
     return pass(j, e);
@@ -169,12 +181,13 @@ int head_back_cpu(struct cuda_context *c, const struct backward_head *a,
     (void)c;
     if (blas_open(e) < 0)
         return e->code;
-    room = mem_pages(((size_t)(BLOCK * a->h) + 4 * n) * sizeof(float),
+    room = mem_pages(((size_t)(BLOCK * a->h) + 6 * n) * sizeof(float),
                      "gradients", e);
     if (!room)
         return e->code;
     j.sum = (double *)(void *)room;
-    j.most = room + 2 * n;
+    j.roots = j.sum + n;
+    j.most = room + 4 * n;
     j.scale = j.most + n;
     j.block = j.scale + n;
     rc = run(&j, e);

@@ -19,9 +19,11 @@ struct mlp {
 struct pass {
     struct model *m;
     int64_t layer, n, h;
-    const char *x;     /* [n, h], elements, the host's */
-    const float *out;  /* [n, h] of what the MLP puts out */
-    float *g;          /* [n, h] */
+    const char *x;    /* [n, h], elements, the host's */
+    const float *out; /* [n, h] of what the MLP puts out */
+    float *g;         /* [n, h] */
+    struct token_squares squares;
+    int64_t gate;      /* number of the first linear of `common` */
     float *norm;       /* NULL: the layer has none in front of the MLP */
     struct mlp common; /* the dense MLP, or the shared expert */
     bool has_common, sparse;
@@ -107,6 +109,7 @@ static int load_common(struct pass *s, struct err *e)
     if (!s->has_common)
         return 0;
     end = model_linear_common(c, s->layer);
+    s->gate = end - (c->family->fused_mlp ? 2 : MLP_LINEARS);
     if ((c->family->fused_mlp ?
              mlp_load_fused(s->m, s->layer, end, &s->common, e) :
              mlp_load(s->m, s->layer, end - MLP_LINEARS, &s->common, e)) < 0)
@@ -185,6 +188,16 @@ static int next_part(struct pass *s, int64_t i, struct part *p, struct err *e)
                1;
 }
 
+/* Those of gate, up or down; where gate and up are one, of both. */
+static float *squares_of(const struct pass *s, const struct part *p, int64_t i)
+{
+    const struct token_squares *q = &s->squares;
+
+    if (s->common.both.w)
+        i = i == MLP_DOWN;
+    return q->p ? q->p + (s->gate + i) * q->ld + p->at : NULL;
+}
+
 static int run_common(struct pass *s, const struct part *p, struct err *e)
 {
     const struct model *m = s->m;
@@ -194,6 +207,12 @@ static int run_common(struct pass *s, const struct part *p, struct err *e)
 
     if (!s->has_common)
         return 0;
+    a.squares[MLP_GATE] = squares_of(s, p, MLP_GATE);
+    a.squares[MLP_UP] = squares_of(s, p, MLP_UP);
+    if (s->squares.p &&
+        backward_of(m)->squares(m->context, p->out, p->n, s->h,
+                                squares_of(s, p, MLP_DOWN), e) < 0)
+        return e->code;
     if (s->shared_gate) {
         if (model_reserve(m, &s->weight, s->n, 1, sizeof(float), "gates", e) <
                 0 ||
@@ -316,18 +335,18 @@ static int run_layer(struct pass *s, struct err *e)
     return rc;
 }
 
-int backward_mlp(struct model *m, int64_t layer, const void *x, int64_t n,
-                 const char *dir, const float *out, float *g, struct err *e)
+int backward_mlp(struct model *m, const struct backward_block *b, struct err *e)
 {
     struct pass s = { .m = m,
-                      .layer = layer,
-                      .n = n,
+                      .layer = b->layer,
+                      .n = b->n,
                       .h = m->config.hidden_size,
-                      .x = x,
-                      .out = out,
-                      .g = g,
-                      .sparse = model_layer_experts(&m->config, layer) > 0 };
-    int rc = open(&s, dir, e);
+                      .x = b->x,
+                      .out = b->out,
+                      .g = b->g,
+                      .squares = b->squares,
+                      .sparse = model_layer_experts(&m->config, b->layer) > 0 };
+    int rc = open(&s, b->dir, e);
 
     if (rc >= 0)
         rc = run_layer(&s, e);

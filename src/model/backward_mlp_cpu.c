@@ -122,6 +122,14 @@ static void multiply(int64_t rows, const float *x, int64_t k, const float *w,
                                 .c = c });
 }
 
+/* Of rows x[n, width], which are rows at..at+n-1 of the MLP. */
+static void add_squares(float *to, const float *x, int64_t at, int64_t n,
+                        int64_t width)
+{
+    for (int64_t i = 0; to && i < n; i++)
+        to[at + i] += (float)square_of(x + i * width, width);
+}
+
 static void run_part(const struct backward_mlp *p, int64_t at, int64_t n,
                      float *room)
 {
@@ -136,6 +144,8 @@ static void run_part(const struct backward_mlp *p, int64_t at, int64_t n,
     add_bias(b, p->bias[MLP_UP], n, w);
     multiply(n, g, h, p->w[MLP_DOWN], false, c, w, false);
     gate_back(&p->gating, a, b, c, n * w);
+    add_squares(p->squares[MLP_GATE], a, at, n, w);
+    add_squares(p->squares[MLP_UP], b, at, n, w);
     multiply(n, a, w, p->w[MLP_GATE], false, in, h, false);
     multiply(n, b, w, p->w[MLP_UP], false, in, h, true);
     scatter(p, at, n, in);

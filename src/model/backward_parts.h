@@ -44,6 +44,10 @@ int narrow_cpu(struct cuda_context *c, enum dtype t, const float *x, int64_t n,
                void *to, struct err *e);
 int scale_cpu(struct cuda_context *c, const float *x, float by, bool add,
               int64_t n, float *to, struct err *e);
+int squares_cpu(struct cuda_context *c, const float *x, int64_t rows, int64_t n,
+                float *to, struct err *e);
+/* |x|^2 of x[n], summed in double. */
+double square_of(const float *x, int64_t n);
 int linear_back_cpu(struct cuda_context *c, const struct backward_linear *a,
                     struct err *e);
 int norm_back_cpu(struct cuda_context *c, const struct backward_norm *a,

@@ -13,7 +13,7 @@
 #include "model/forward_table.h"
 
 #define BACKWARD_TABLE "forge_backward_table"
-enum { BACKWARD_TABLE_VERSION = 4 };
+enum { BACKWARD_TABLE_VERSION = 5 };
 
 /* y[rows, out] = x[rows, in] W^T + bias; back: y[rows, in] = x[rows, out] W,
  * which is added to y if `add`. */
@@ -60,6 +60,9 @@ struct backward_mlp {
     float *gin;
     struct forward_gating gating;
     bool weigh_inputs; /* y = down(act(gate(weight x)) * up(weight x)) */
+    /* [rows] each, or NULL: += |.|^2 of the gradients with respect to what gate,
+     * and up, put out, for row i of the MLP. */
+    float *squares[MLP_DOWN];
 };
 
 /* Head norms, RoPE and causal softmax attention of each sequence: from
@@ -92,11 +95,16 @@ struct backward_latent {
     bool back;
 };
 
-/* g[rows, h] = gradient of -log p_t with respect to y[rows, h], where p =
- * softmax(z) and token t is drawn from p by random number first + row
- * (backward_head.h): (sum_v p_v w_v) - w_t with z = W y.  Logits are z = scale W
- * y, with a cap z = cap tanh(scale W y / cap): then each w_v is multiplied by
- * scale (1 - (z_v / cap)^2). */
+/* g[rows, h] = sum_v c_v w_v, with z = W y, p = softmax(z) and
+ *
+ *     c_v = s_v sqrt(p_v) - p_v sum_u s_u sqrt(p_u)
+ *
+ * for random signs s: the mean of c cT is diag(p) - p pT, as that of the
+ * gradients of -log p_t with respect to z for tokens t drawn from p.  s_v is -1
+ * where bit v % 64 of mix(mix(first + row) + v / 64) is set, mix(i) the i-th
+ * number of SplitMix64 from 0.  Logits are z = scale W y, with a cap z = cap
+ * tanh(scale W y / cap): then each w_v is multiplied by scale (1 - (z_v /
+ * cap)^2). */
 struct backward_head {
     int64_t rows, h, vocab;
     uint64_t first;
@@ -120,6 +128,9 @@ struct backward_table {
     /* to[n] = by * x[n], or add: to += by * x; to may be x. */
     int (*scale)(struct cuda_context *c, const float *x, float by, bool add,
                  int64_t n, float *to, struct err *e);
+    /* to[rows] += |.|^2 of each row of x[rows, n], summed in double. */
+    int (*squares)(struct cuda_context *c, const float *x, int64_t rows,
+                   int64_t n, float *to, struct err *e);
     int (*linear)(struct cuda_context *c, const struct backward_linear *a,
                   struct err *e);
     int (*norm)(struct cuda_context *c, const struct backward_norm *a,

@@ -31,14 +31,10 @@ setup() {
 }
 
 @test "gradients are what differences say: norms behind, soft caps, GELU, a RoPE by layer, fused linears, multipliers" {
-    # another length: one of granite's draws is too near to the end of a token
-    python3 "$MODELS" tokens other.fts 64 1 33
-    for kind in gemma2 gemma3 phi3 phi3-long olmo2 olmo3 glm4; do
+    for kind in gemma2 gemma3 phi3 phi3-long olmo2 olmo3 glm4 granite; do
         forge-gradient -q --dtype f32 $kind t.fts >g.fts
         python3 "$PY" $kind t.fts g.fts 1e-4
     done
-    forge-gradient -q --dtype f32 granite other.fts >g.fts
-    python3 "$PY" granite other.fts g.fts 1e-4
 }
 
 @test "gradients are what differences say: mixtures" {
@@ -47,6 +43,29 @@ setup() {
         forge-gradient -q --dtype f32 $kind t.fts >g.fts
         python3 "$PY" $kind t.fts g.fts 1e-4
     done
+}
+
+@test "random sums of logits have the second moments of drawn tokens' gradients" {
+    python3 "$PY" signs
+}
+
+@test "--weights: squares of gradients of all linears, whatever --tokens" {
+    python3 "$MODELS" tokens few.fts 5 1
+    for kind in llama olmo2 phi3 qwen2_moe deepseek_v3; do
+        forge-gradient -q --dtype f32 --weights w.fts --tokens 1 $kind few.fts >/dev/null
+        python3 "$PY" weights $kind few.fts w.fts 1e-4
+    done
+    # shellcheck disable=SC2046
+    python3 "$MODELS" tokens many.fts $(yes 64 | head -n 80)
+    forge-gradient -q --tokens 4096 mini many.fts >alone
+    forge-gradient -q --tokens 4096 --weights windows mini many.fts >beside
+    forge-gradient -q --tokens 0 --weights whole mini many.fts >/dev/null
+    cmp alone beside
+    forge-calib -q mini many.fts >acts
+    for w in whole windows; do
+        forge-hessian -q --weights $w acts >$w.h
+    done
+    cmp whole.h windows.h
 }
 
 @test "Hessians of gradients name the linears, from the last layer down" {
@@ -75,9 +94,10 @@ model.layers.1.self_attn.v_proj.gradient model.layers.1.self_attn.v_proj" ]
 
 @test "equal input gives equal bytes, whatever the threads" {
     for dtype in bf16 f32; do
-        forge-gradient -q -j 1 --dtype $dtype qwen3_moe t.fts >one
-        forge-gradient -q -j 2 --dtype $dtype qwen3_moe <t.fts >two
+        forge-gradient -q -j 1 --dtype $dtype --weights w1 qwen3_moe t.fts >one
+        forge-gradient -q -j 2 --dtype $dtype --weights w2 qwen3_moe <t.fts >two
         cmp one two
+        cmp w1 w2
     done
 }
 
@@ -104,16 +124,19 @@ model.layers.1.self_attn.v_proj.gradient model.layers.1.self_attn.v_proj" ]
 
 @test "an input that is cut short is exit 65, and the output is no stream" {
     head -c $(($(stat -c %s t.fts) - 8)) t.fts >short
-    run --separate-stderr forge-gradient -q -o out mini short
+    run --separate-stderr forge-gradient -q -o out --weights w mini short
     [ "$status" -eq 65 ]
     [ "$(wc -l <<<"$stderr")" -eq 1 ]
     [ ! -e out ]
+    [ ! -e w ]
     forge-gradient -q mini short 2>/dev/null >out || true
     run -65 forge-ls out
 }
 
 @test "a full disk is exit 74, a wrong command line 64, no file 66" {
     run -74 forge-gradient -q mini t.fts -o /dev/full
+    run -74 forge-gradient -q mini t.fts -o out --weights /dev/full
+    [ ! -e out ]
     run -64 forge-gradient -q
     run -64 forge-gradient -q mini t.fts t.fts
     run -66 forge-gradient -q mini none

@@ -77,17 +77,14 @@ static inline void drop(struct twin *t)
     memory->release(gpu, t->there);
 }
 
-/* ||x - right|| / ||right||, for rows of n that skip[] does not name. */
-static inline double distance(const float *x, const double *right, int64_t all,
-                              int64_t n, const bool *skip)
+/* ||x - right|| / ||right|| */
+static inline double distance(const float *x, const double *right, int64_t all)
 {
     double sum = 0, square = 0;
 
     for (int64_t i = 0; i < all; i++) {
         double d = (double)x[i] - right[i];
 
-        if (skip && skip[i / n])
-            continue;
         if (!isfinite(x[i])) {
             fprintf(stderr, "number %lld of %lld is %g\n", (long long)i,
                     (long long)all, (double)x[i]);
@@ -101,26 +98,20 @@ static inline double distance(const float *x, const double *right, int64_t all,
 
 /* Both sides' results against those in double: f32 sums in any order are within
  * 1e-5 (and the GPU within three times the CPU's distance, or 2e-6). */
-static inline void judge_rows(const char *what, struct twin *t, double *right,
-                              int64_t n, const bool *skip)
+static inline void judge(const char *what, struct twin *t, double *right)
 {
     float *x = room((size_t)t->n * 4);
     double mine, cpu;
 
     OK(memory->get(gpu, x, t->there, (size_t)t->n * 4, e));
-    mine = distance(x, right, t->n, n, skip);
-    cpu = distance(t->host, right, t->n, n, skip);
+    mine = distance(x, right, t->n);
+    cpu = distance(t->host, right, t->n);
     printf("  %-28s GPU %.2g, CPU %.2g of double\n", what, mine, cpu);
     CHECK(mine < 1e-5 && cpu < 1e-5);
     CHECK(mine < 3 * cpu || mine < 2e-6);
     free(x);
     free(right);
     drop(t);
-}
-
-static inline void judge(const char *what, struct twin *t, double *right)
-{
-    judge_rows(what, t, right, 1, NULL);
 }
 
 /* Both sides are within `most` of each other; 0: to the bit. */
@@ -130,7 +121,7 @@ static inline void same(const char *what, struct twin *t, double most)
     double *right = wide(t), d;
 
     OK(memory->get(gpu, x, t->there, (size_t)t->n * 4, e));
-    d = distance(x, right, t->n, 1, NULL);
+    d = distance(x, right, t->n);
     if (d > most) {
         fprintf(stderr, "%s: %g of the CPU's\n", what, d);
         exit(1);

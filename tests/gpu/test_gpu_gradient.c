@@ -95,6 +95,19 @@ static void test_norm(enum dtype t, int64_t rows, int64_t n, int64_t ld,
     drop(&g);
 }
 
+static void test_squares(int64_t rows, int64_t n)
+{
+    struct twin x = normals(rows * n, 1), to = normals(rows, 1);
+    double *right = wide(&to);
+
+    for (int64_t i = 0; i < rows * n; i++)
+        right[i / n] += (double)x.host[i] * (double)x.host[i];
+    OK(backward_cpu.squares(NULL, x.host, rows, n, to.host, e));
+    OK(back->squares(gpu, x.there, rows, n, to.there, e));
+    judge("squares", &to, right);
+    drop(&x);
+}
+
 static void test_moves(int64_t rows, int64_t heads)
 {
     enum { NOPE = 24, ROPE = 8, V = 20, LORA = 40 };
@@ -179,7 +192,7 @@ static void gates_in_double(const struct forward_gating *how, double gate,
 }
 
 static void mlp_in_double(const struct backward_mlp *a, const int64_t *token,
-                          double *gin)
+                          double *gin, double *const squares[2])
 {
     double *u = room((size_t)a->width * 8), *s = room((size_t)a->width * 8);
 
@@ -202,6 +215,8 @@ static void mlp_in_double(const struct backward_mlp *a, const int64_t *token,
                      (double)a->w[MLP_DOWN][k * a->width + o];
             }
             gates_in_double(&a->gating, gate, up, c, &u[o], &s[o]);
+            squares[MLP_GATE][r] += u[o] * u[o];
+            squares[MLP_UP][r] += s[o] * s[o];
         }
         for (int64_t k = 0; k < a->h; k++)
             for (int64_t o = 0; o < a->width; o++)
@@ -222,7 +237,9 @@ static void test_mlp(int64_t tokens, int64_t h, int64_t width, bool chosen,
     struct twin g = normals(tokens * h, 1), gin = normals(tokens * h, 1);
     struct twin weight = normals(rows, 1);
     int64_t *token = room((size_t)tokens * 8), *there;
-    double *right = wide(&gin);
+    struct twin squares[] = { normals(rows, 1), normals(rows, 1) };
+    double *right = wide(&gin),
+           *sums[] = { wide(&squares[0]), wide(&squares[1]) };
     struct backward_mlp a = { .rows = rows,
                               .h = h,
                               .width = width,
@@ -241,6 +258,8 @@ static void test_mlp(int64_t tokens, int64_t h, int64_t width, bool chosen,
             a.w[i] = side ? w[i].there : w[i].host;
             if (biased && i < MLP_DOWN)
                 a.bias[i] = side ? bias[i].there : bias[i].host;
+            if (i < MLP_DOWN)
+                a.squares[i] = side ? squares[i].there : squares[i].host;
         }
         a.token = !chosen ? NULL : side ? there : token;
         a.weight = !weighted ? NULL : side ? weight.there : weight.host;
@@ -251,10 +270,12 @@ static void test_mlp(int64_t tokens, int64_t h, int64_t width, bool chosen,
             OK(back->mlp(gpu, &a, e));
             continue;
         }
-        mlp_in_double(&a, a.token, right);
+        mlp_in_double(&a, a.token, right, sums);
         OK(backward_cpu.mlp(NULL, &a, e));
     }
     judge(chosen ? "MLP, chosen tokens" : "MLP", &gin, right);
+    judge("squares of gate", &squares[MLP_GATE], sums[MLP_GATE]);
+    judge("squares of up", &squares[MLP_UP], sums[MLP_UP]);
     for (int i = 0; i < MLP_LINEARS; i++)
         drop(&w[i]);
     drop(&bias[0]);
@@ -268,25 +289,33 @@ static void test_mlp(int64_t tokens, int64_t h, int64_t width, bool chosen,
 
 /* ---- the head ---- */
 
-static double draw(uint64_t i)
+/* The i-th number of SplitMix64 from 0. */
+static uint64_t mix(uint64_t i)
 {
     uint64_t z = (i + 1) * 0x9e3779b97f4a7c15u;
 
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
+    return z ^ z >> 31;
 }
 
-/* near[rows]: the draw is so close to a token's end that f32 decides. */
-static void head_in_double(const struct backward_head *a, double *g, bool *near)
+/* s_v of a row. */
+static double sign(const struct backward_head *a, int64_t row, int64_t v)
+{
+    uint64_t bits =
+        mix(mix(a->first + (uint64_t)row) + (uint64_t)v / 64) >> v % 64;
+
+    return bits & 1 ? -1 : 1;
+}
+
+static void head_in_double(const struct backward_head *a, double *g)
 {
     double *p = room((size_t)a->vocab * 8), *slope = room((size_t)a->vocab * 8);
     double cap = (double)a->cap, scale = (double)a->scale;
 
     for (int64_t r = 0; r < a->rows; r++) {
-        double u = draw(a->first + (uint64_t)r), sum = 0, at = 0;
+        double sum = 0, roots = 0;
 
-        near[r] = false;
         for (int64_t v = 0; v < a->vocab; v++) {
             p[v] = 0;
             for (int64_t k = 0; k < a->h; k++)
@@ -297,16 +326,17 @@ static void head_in_double(const struct backward_head *a, double *g, bool *near)
             slope[v] = scale * (cap > 0 ? 1 - p[v] * p[v] / (cap * cap) : 1);
             sum += p[v] = exp(p[v]);
         }
+        for (int64_t v = 0; v < a->vocab; v++) {
+            p[v] /= sum;
+            roots += sign(a, r, v) * sqrt(p[v]);
+        }
         memset(g + r * a->h, 0, (size_t)a->h * 8);
         for (int64_t v = 0; v < a->vocab; v++) {
-            double before = at, minus;
+            double c = sign(a, r, v) * sqrt(p[v]) - p[v] * roots;
 
-            at += p[v] / sum;
-            near[r] |= fabs(at - u) < 1e-6;
-            minus = before <= u && u < at ? 1 : 0;
             for (int64_t k = 0; k < a->h; k++)
-                g[r * a->h + k] += (p[v] / sum - minus) * slope[v] *
-                                   (double)f32_from_bf16(a->w[v * a->h + k]);
+                g[r * a->h + k] +=
+                    c * slope[v] * (double)f32_from_bf16(a->w[v * a->h + k]);
         }
     }
     free(p);
@@ -320,29 +350,23 @@ static void test_head(int64_t rows, int64_t h, int64_t vocab, float scale,
     float *w = room((size_t)(vocab * h) * 4);
     uint16_t *half = room((size_t)(vocab * h) * 2);
     double *right = room((size_t)(rows * h) * 8);
-    bool *near = room((size_t)rows);
     struct backward_head a = { rows,   h,      vocab, rnd(), half,
                                y.host, g.host, scale, cap };
-    int64_t close = 0;
     void *there;
 
     for (int64_t i = 0; i < vocab * h; i++)
         w[i] = 2 * normal() / sqrtf((float)h);
     CHECK(from_f32(half, DT_BF16, w, (size_t)(vocab * h)));
     there = put(half, (size_t)(vocab * h) * 2);
-    head_in_double(&a, right, near);
-    for (int64_t i = 0; i < rows; i++)
-        close += near[i];
-    CHECK(close * 5 < rows);
+    head_in_double(&a, right);
     OK(backward_cpu.head(NULL, &a, e));
     a.w = there;
     a.y = y.there;
     a.g = g.there;
     OK(back->head(gpu, &a, e));
-    judge_rows("head", &g, right, h, near);
+    judge("head", &g, right);
     free(w);
     free(half);
-    free(near);
     memory->release(gpu, there);
     drop(&y);
 }
@@ -358,6 +382,8 @@ int main(int argc, char **argv)
         test_norm(i % 2 ? DT_F32 : DT_BF16, 70, 4096, 4096, i / 2);
         test_norm(i % 2 ? DT_F32 : DT_BF16, 33, 51, 57, i / 2);
     }
+    test_squares(70, 4096);
+    test_squares(33, 51);
     test_moves(50, 5);
     for (int i = 0; i < 8; i++)
         test_mlp(i == 7 ? 2101 : 101, 64, i == 7 ? 32 : 192, i & 1, i & 2,
