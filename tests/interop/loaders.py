@@ -27,6 +27,8 @@ NOT_GPTQMODEL = {
     "minimax_m2": "GPTQModel does not find the experts",
     "llama4_text": "GPTQModel makes the experts' down_proj with its inputs and outputs exchanged, and leaves the dense layers' MLP as random numbers",
 }
+# What its AWQ side does not: it asks for a table of the model's linears, where its GPTQ side finds them.
+NOT_AWQ = {"ministral": "GPTQModel has no table of its linears"}
 FUSED = "GPTQModel takes gate_up_proj apart when it loads; vLLM and transformers have it as it is"
 NOT_GPTQMODEL.update(phi3=FUSED, glm4=FUSED)
 NOT_GPTQMODEL.update(granitemoehybrid="GPTQModel wants a torch_forward of Mamba's layer that transformers 5.23 has not",
@@ -193,7 +195,9 @@ def loader_lacks(d, layout, symmetric):
     c = json.loads((d / "config.json").read_text())
     if layout == "compressed-tensors" and not symmetric and len(lab.quantization(d)["config_groups"]) > 1:
         return "transformers 5.23 dequantizes all dense layers by the first group of the config"
-    if not any(c.get(k) for k in ("num_experts", "num_local_experts", "n_routed_experts")):
+    if layout == "awq" and c["model_type"] in NOT_AWQ:
+        return NOT_AWQ[c["model_type"]]
+    if not any(c.get(k) for k in ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")):
         return "" if layout == "compressed-tensors" else NOT_GPTQMODEL.get(c["model_type"], "")
     if layout == "compressed-tensors" and c["model_type"] in ("gpt_oss", "granitemoe", "granitemoeshared", "granitemoehybrid") and c["num_local_experts"]:
         return "transformers 5.23 does not put its experts together"
