@@ -1,6 +1,8 @@
 /* device_bytes.c - see device_bytes.h. */
 #include "arch/device_bytes.h"
 
+#include <math.h>
+
 static double layer_bytes(const struct model_config *c, int64_t layer,
                           double item)
 {
@@ -159,15 +161,33 @@ int64_t expert_rows_lent(const struct model_config *c, int64_t tokens)
     return rows > 0 && rows < tokens ? rows : tokens;
 }
 
-/* Elements of the blocks of calib/expert_loans.h for each token of each of two
- * streams; with one stream there are fewer. */
-static double lent_elements(const struct model_config *c)
+double experts_kept_bytes(const struct model_config *c, size_t item)
+{
+    double bytes = 0;
+
+    for (int64_t i = 0; i < c->n_layers; i++)
+        if (model_layer_experts(c, i)) /* the last layer needs no sums */
+            bytes = fmax(
+                bytes,
+                (double)c->hidden_size *
+                    (double)(item + (i < c->n_layers - 1 ? sizeof(float) : 0)));
+    return bytes;
+}
+
+double experts_lent_bytes(const struct model_config *c, size_t item, bool both)
 {
     const int64_t many = 1 << 30;
 
-    return c->moe.n_experts ? (double)expert_rows_lent(c, many) / (double)many *
-                                  (double)(3 * c->hidden_size + c->moe.width) :
-                              0;
+    return c->moe.n_experts ?
+               (double)expert_rows_lent(c, many) / (double)many *
+                   (double)((both ? 3 : 1) * c->hidden_size + c->moe.width) *
+                   (double)item :
+               0;
+}
+
+double lent_room(double all, double kept, double lent, double room)
+{
+    return fmin(room, all + kept <= room ? all : fmax(room - kept, lent));
 }
 
 double token_device_bytes(const struct model_config *c, size_t item)
@@ -180,6 +200,6 @@ double token_device_bytes(const struct model_config *c, size_t item)
             model_linear(c, i, k, &l);
             widest = l.cols > widest ? l.cols : widest;
         }
-    return ((double)(c->hidden_size + widest) + lent_elements(c)) *
-           (double)item;
+    return (double)(c->hidden_size + widest) * (double)item +
+           experts_lent_bytes(c, item, true);
 }

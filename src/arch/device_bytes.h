@@ -35,6 +35,16 @@ double gradient_thread_bytes(const struct model_config *c);
  * eight times an expert's mean share of the tokens, since routers do not share
  * evenly. */
 int64_t expert_rows_lent(const struct model_config *c, int64_t tokens);
+/* Bytes that experts keep of a token from their point on, their inputs and sums of
+ * outputs; and of the blocks above, with room for half of their rows, with companions
+ * (both) or without.  0: no experts. */
+double experts_kept_bytes(const struct model_config *c, size_t item);
+double experts_lent_bytes(const struct model_config *c, size_t item, bool both);
+/* Bytes of the block in which activations are lent (calib/lending.h), where `room` are
+ * free: all, if what experts keep fits beside it; else what that leaves, for an expert's
+ * rows are read and added to in any order, while activations can take turns; but what
+ * experts lend. */
+double lent_room(double all, double kept, double lent, double room);
 /* Bytes of a token's states: the residual stream, the widest activation, and what is
  * lent of experts' rows. */
 double token_device_bytes(const struct model_config *c, size_t item);

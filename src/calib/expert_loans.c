@@ -81,8 +81,8 @@ int expert_loans_open(struct expert_loans *l, const struct store *s, bool both,
                       struct err *e)
 {
     const struct lending *lending = store_lending(s);
-    size_t room, row = 0, lines = 2 * EXPERT_ROWS_KINDS * LINE;
-    int64_t most;
+    size_t room, shared = 0, row = 0, lines = 2 * EXPERT_ROWS_KINDS * LINE;
+    size_t most;
 
     if (l->opened)
         return 0;
@@ -94,15 +94,14 @@ int expert_loans_open(struct expert_loans *l, const struct store *s, bool both,
         return e->code;
     for (int k = 0; k < EXPERT_ROWS_KINDS; k++)
         row += is_lent(k, both) ? 2 * row_bytes(l, k) : 0;
-    most = expert_rows_lent(model_config(s->m), s->rows);
-    if (lending && lending->bytes > lines &&
-        (lending->bytes - lines) / row >= (size_t)most) {
-        l->rows = most;
+    most = (size_t)expert_rows_lent(model_config(s->m), s->rows);
+    room = room / row < most ? room / row : most;
+    if (lending && lending->bytes > lines)
+        shared = (lending->bytes - lines) / row;
+    l->rows = (int64_t)(shared < room ? room : shared < most ? shared : most);
+    if (l->rows && shared >= room)
         share_blocks(l, lending, both);
-        return 0;
-    }
-    l->rows = (size_t)most < room / row ? most : (int64_t)(room / row);
-    if (l->rows)
+    else if (l->rows)
         open_blocks(l, both);
     return 0;
 }

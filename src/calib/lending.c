@@ -1,6 +1,7 @@
 /* lending.c - see lending.h. */
 #include "calib/lending.h"
 
+#include "arch/device_bytes.h"
 #include "device/device.h"
 
 /* Batches begin at multiples of LINE bytes: cuBLAS may choose a product's
@@ -106,11 +107,20 @@ static size_t largest(const struct lending *l, bool all)
 
 bool lending_open(struct lending *l, size_t room)
 {
-    size_t all = largest(l, true);
+    const struct model_config *c = model_config(l->m);
+    const struct span *last = l->batch + l->n_batches - 1;
+    size_t item = dtype_bits(model_dtype(l->m)) / 8;
     struct err why;
+    double tokens;
 
-    l->bytes = all < room ? all : room;
-    if (!l->n_batches || largest(l, false) > l->bytes ||
+    if (!l->n_batches)
+        return false;
+    tokens = (double)(last->row + last->rows);
+    l->bytes = (size_t)lent_room(
+        (double)largest(l, true),
+        tokens * (l->both ? 2 : 1) * experts_kept_bytes(c, item),
+        tokens * experts_lent_bytes(c, item, l->both), (double)room);
+    if (largest(l, false) > l->bytes ||
         !ledger_lends(l->ledger, LEDGER_ACTIVATIONS))
         return false;
     if (device_functions()->block(device_gpu(), &l->block, l->bytes, &why) >=

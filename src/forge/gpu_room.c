@@ -40,8 +40,7 @@ double gpu_room_states(const struct request *r)
 {
     double all = (double)r->gpu.facts.free, left = all - gpu_room_others(r);
 
-    return !r->j.gpu_memory && r->j.propagate == PROPAGATE_QUANTIZED &&
-                   left > all / 2 && left > gpu_room_layer(r) ?
+    return !r->j.gpu_memory && left > all / 2 && left > gpu_room_layer(r) ?
                left :
                0;
 }

@@ -329,6 +329,8 @@ static void add_states(struct plan *p, const struct model_config *m)
         p->x_bytes = (double)w.x * item;
         p->act_bytes[both] = (double)w.act * item;
         p->companion_bytes[both] = (double)w.companion * item;
+        p->expert_lent_bytes[both] =
+            experts_lent_bytes(m, sizeof(uint16_t), both);
     }
     for (int64_t i = 0; i < m->n_layers; i++)
         if (model_layer_experts(m, i)) {

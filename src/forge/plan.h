@@ -30,6 +30,7 @@ struct plan {
      * needs it); its experts; of the inputs of down of two experts, at most */
     double x_bytes, act_bytes[2], companion_bytes[2];
     double expert_in_bytes, expert_sum_bytes, expert_mid_bytes;
+    double expert_lent_bytes[2]; /* experts_lent_bytes() */
     int64_t top_k;
     bool device_lacks;    /* no GPU runs the model's layers */
     uint64_t layer_bytes; /* weights of the largest layer with four of its

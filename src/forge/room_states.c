@@ -63,13 +63,19 @@ static void place_activations(const struct request *r, const struct states *s,
     bool lent = r->j.parts <= 1;
     double act = p->act_bytes[s->both], more = p->companion_bytes[s->both];
     double row = act + (lent ? 1 : 2) * more;
-    double rows = spare / row - BATCH_ROWS - (double)r->j.seqlen, all;
+    double batch = BATCH_ROWS + (double)r->j.seqlen, rows, all;
 
-    rows = rows < 0         ? 0 :
-           rows < s->tokens ? rows :
-                              s->tokens; /* whole batches */
+    if (lent && spare >= batch * row) {
+        *left -= lent_room(s->tokens * row,
+                           s->tokens * s->streams *
+                               (p->expert_in_bytes + p->expert_sum_bytes),
+                           s->tokens * p->expert_lent_bytes[s->both], spare);
+        return;
+    }
+    rows = spare / row - batch; /* whole batches */
+    rows = rows < 0 ? 0 : rows < s->tokens ? rows : s->tokens;
     *left -= rows * row;
-    all = lent && rows > 0 ? 0 : s->tokens - rows;
+    all = s->tokens - rows;
     keep(room, all * act);
     keep(room, all * more);
 }
