@@ -229,5 +229,4 @@ PYTHON
     [ "$left" -gt $((4096 << 20)) ]
     [ "$left" -lt $((5632 << 20)) ]
     [ "$(states 8192 --gpu-memory 4G)" -eq 0 ]
-    [ "$(states 8192 --effort default)" -eq 0 ] # two streams
 }
