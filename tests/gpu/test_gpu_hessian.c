@@ -199,11 +199,11 @@ static void check_there(uint64_t cols)
     CHECK(bad < elements && first == bad);
     for (uint64_t k = 0; k < 5 && k < bad;
          k++) { /* not at lines; ends in one */
-        OK(t->finite(gpu, DT_F32, block + k, elements - k, &first, e));
+        OK(t->finite(gpu, DT_F32, (float *)block + k, elements - k, &first, e));
         CHECK(first == bad - k);
-        OK(t->finite(gpu, DT_F32, block + k, bad + 1 - k, &first, e));
+        OK(t->finite(gpu, DT_F32, (float *)block + k, bad + 1 - k, &first, e));
         CHECK(first == bad - k);
-        OK(t->finite(gpu, DT_F32, block + k, bad - k, &first, e));
+        OK(t->finite(gpu, DT_F32, (float *)block + k, bad - k, &first, e));
         CHECK(first == bad - k);
     }
     device->drop(gpu, block);
