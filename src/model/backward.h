@@ -3,9 +3,9 @@
  *
  * The sums are those of backward_table.h's head: the second moment of the
  * gradients is the Fisher information of the model's own distribution p, the
- * second-order term of the KL divergence when the residual stream changes.  The backward pass goes through
- * the head, norms, attention and MLPs; in a mixture the router's choices and
- * weights are held constant.  f32 throughout, by the functions of
+ * second-order term of the KL divergence when the residual stream changes.  The
+ * backward pass goes through the head, norms, attention and MLPs; in a mixture
+ * the router's choices and weights are held constant.  f32 throughout, by the functions of
  * backward_table.h.  Rows x of the residual stream are the host's, gradients g
  * are memory where layers run. */
 #ifndef FORGE_BACKWARD_H
@@ -60,8 +60,9 @@ struct token_squares {
 /* From the layer's output to its residual stream behind attention: g[n, H] is
  * replaced; x[n, H], elements, is the latter stream.  out[n, H]: gradients with
  * respect to what the MLP puts out: backward_output()'s, or g.  dir: for
- * temporary files of mixtures.  squares: of the dense MLP's linears, or of the shared expert's (its down
- * projection's as if its gate were 1).  Errors as above. */
+ * temporary files of mixtures.  squares: of the dense MLP's linears, or of the
+ * shared expert's (its down projection's as if its gate were 1).  Errors as
+ * above. */
 struct backward_block {
     int64_t layer, n;
     const void *x;

@@ -229,4 +229,7 @@ PYTHON
     [ "$left" -gt $((4096 << 20)) ]
     [ "$left" -lt $((5632 << 20)) ]
     [ "$(states 8192 --gpu-memory 4G)" -eq 0 ]
+    left=$(states 8192 --effort default) # two streams
+    [ "$left" -gt $((4096 << 20)) ]
+    [ "$left" -lt $((5632 << 20)) ]
 }
