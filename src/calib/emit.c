@@ -137,30 +137,21 @@ static struct difference difference_of(const struct emission *t)
 
 /* ---- activations ---- */
 
-/* The payload of f, `at` bytes into the batch's activations; or into their
- * companions. */
-static void refer(const struct emission *t, const struct span *b, size_t at,
-                  struct frame *f)
+/* The payload of f, `at` bytes into the batch's activations or their companions. */
+static void refer(const struct emission *t, const struct span *b,
+                  bool companion, size_t at, struct frame *f)
 {
     const struct lending *l = store_lending(t->s);
+    int64_t i = b - t->s->batch;
 
-    f->lent = !t->goes_on;
-    if (l)
-        lending_refer(l, b - t->s->batch, t->at, at, f);
+    if (l && companion)
+        lending_refer_companion(l, i, t->at, at, f);
+    else if (l)
+        lending_refer(l, i, t->at, at, f);
+    else if (companion)
+        store_refer_difference(t->reference, b, at, f);
     else
         store_refer(t->s, b, at, f);
-}
-
-static void refer_companion(const struct emission *t, const struct span *b,
-                            size_t at, struct frame *f)
-{
-    const struct lending *l = store_lending(t->s);
-
-    f->lent = !t->goes_on;
-    if (l)
-        lending_refer_companion(l, b - t->s->batch, t->at, at, f);
-    else
-        store_refer_difference(t->reference, b, at, f);
 }
 
 /* Write a batch's activations, each behind its companion.  rows NULL: the
@@ -179,8 +170,9 @@ static int write_batch(const struct emission *t, const struct span *b,
 
         f.modules = modules;
         f.samples = f.dims[0];
+        f.lent = !rows && !t->goes_on;
         if (d.companion) {
-            refer_companion(t, b, companion_at, &f);
+            refer(t, b, true, companion_at, &f);
             if (emit_companion(t->w, &f, d.companion, d.width, e) < 0)
                 return e->code;
             companion_at += f.dims[0] * d.row;
@@ -189,7 +181,7 @@ static int write_batch(const struct emission *t, const struct span *b,
         if (rows)
             f.data = (const char *)rows + at;
         else
-            refer(t, b, at, &f);
+            refer(t, b, false, at, &f);
         at += f.len;
         if (stream_write(t->w, &f, e) < 0)
             return e->code;

@@ -53,15 +53,13 @@ static void open_blocks(struct expert_loans *l, bool both)
             }
 }
 
-enum { LINE = 256 }; /* blocks begin at multiples */
-
 static size_t block_bytes(const struct expert_loans *l,
                           enum expert_rows_kind kind)
 {
-    return ((size_t)l->rows * row_bytes(l, kind) + LINE - 1) / LINE * LINE;
+    return device_lines((size_t)l->rows * row_bytes(l, kind));
 }
 
-/* Parts of memory that has room for all. */
+/* Parts of the memory that activations are lent in, which has room for l->rows. */
 static void share_blocks(struct expert_loans *l, const struct lending *lending,
                          bool both)
 {
@@ -81,7 +79,8 @@ int expert_loans_open(struct expert_loans *l, const struct store *s, bool both,
                       struct err *e)
 {
     const struct lending *lending = store_lending(s);
-    size_t room, shared = 0, row = 0, lines = 2 * EXPERT_ROWS_KINDS * LINE;
+    size_t room, shared = 0, row = 0,
+                 lines = 2 * EXPERT_ROWS_KINDS * DEVICE_LINE;
     size_t most;
 
     if (l->opened)

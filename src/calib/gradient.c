@@ -229,13 +229,18 @@ static int put(struct run *r, int64_t layer, enum point p, const float *g,
                struct err *e)
 {
     const struct model_config *c = model_config(r->g->m);
-    char *modules = r->w.writes ? writers(c, layer, p, e) : NULL;
-    struct frame f = { .modules = modules };
-    int rc = modules || !r->w.writes ? 0 : e->code;
+    struct frame f = { 0 };
+    char *modules;
+    int rc = 0;
 
+    if (!r->w.writes)
+        return 0;
+    f.modules = modules = writers(c, layer, p, e);
+    if (!modules)
+        return e->code;
     emit_name(layer, p, f.name);
     strcat(f.name, companion_suffix(COMPANION_GRADIENT));
-    for (int64_t i = 0; modules && i < r->w.n_batches && rc >= 0; i++) {
+    for (int64_t i = 0; i < r->w.n_batches && rc >= 0; i++) {
         const struct span *b = &r->w.batch[i];
 
         rc = put_rows(r, &f, b, g + (b->row - r->w.row) * c->hidden_size,

@@ -4,19 +4,11 @@
 #include "arch/device_bytes.h"
 #include "device/device.h"
 
-/* Batches begin at multiples of LINE bytes: cuBLAS may choose a product's
- * algorithm by the alignment of its operands, and results must not depend on
- * it. */
-enum { LINE = 256, ATTENTION = 0, MLP = 1 };
+enum { ATTENTION, MLP };
 
 static int group_of(enum point p)
 {
     return p <= POINT_MLP_IN ? ATTENTION : MLP;
-}
-
-static size_t lines(size_t n)
-{
-    return (n + LINE - 1) / LINE * LINE;
 }
 
 /* Bytes of a row of the activation. */
@@ -58,7 +50,7 @@ static size_t stay_bytes(const struct lending *l, size_t row, int64_t n)
 {
     int64_t rows = n ? l->batch[n - 1].row + l->batch[n - 1].rows : 0;
 
-    return lines((size_t)rows * row + 2 * LINE * (size_t)n);
+    return device_lines((size_t)rows * row + 2 * DEVICE_LINE * (size_t)n);
 }
 
 static size_t turn_bytes(const struct lending *l, size_t row)
@@ -67,7 +59,7 @@ static size_t turn_bytes(const struct lending *l, size_t row)
 
     for (int64_t i = 0; i < l->n_batches; i++)
         rows = l->batch[i].rows > rows ? l->batch[i].rows : rows;
-    return lines((size_t)rows * row) + LINE;
+    return device_lines((size_t)rows * row) + DEVICE_LINE;
 }
 
 static void lay_out(const struct lending *l, struct lending_places *p,
@@ -108,13 +100,14 @@ static size_t largest(const struct lending *l, bool all)
 bool lending_open(struct lending *l, size_t room)
 {
     const struct model_config *c = model_config(l->m);
-    const struct span *last = l->batch + l->n_batches - 1;
     size_t item = dtype_bits(model_dtype(l->m)) / 8;
+    const struct span *last;
     struct err why;
     double tokens;
 
     if (!l->n_batches)
         return false;
+    last = &l->batch[l->n_batches - 1];
     tokens = (double)(last->row + last->rows);
     l->bytes = (size_t)lent_room(
         (double)largest(l, true),
@@ -182,13 +175,14 @@ static size_t place(const struct lending *l, int64_t i, enum point at)
 
     if (turn >= 0)
         return stay_bytes(l, p->row, p->stay) + (size_t)turn * p->turn;
-    return lines((size_t)l->batch[i].row * p->row + 2 * LINE * (size_t)i);
+    return device_lines((size_t)l->batch[i].row * p->row +
+                        2 * DEVICE_LINE * (size_t)i);
 }
 
 static size_t companion_place(const struct lending *l, int64_t i, enum point at)
 {
     return place(l, i, at) +
-           lines((size_t)l->batch[i].rows * row_bytes(l, l->layer, at));
+           device_lines((size_t)l->batch[i].rows * row_bytes(l, l->layer, at));
 }
 
 void *lending_rows(const struct lending *l, int64_t i, enum point at)

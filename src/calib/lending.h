@@ -30,6 +30,16 @@ struct span {
     int64_t first, n, row, rows;
 };
 
+/* Batches begin at multiples of DEVICE_LINE bytes on a device: cuBLAS may choose a
+ * product's algorithm by the alignment of its operands, and results must not depend on
+ * it. */
+enum { DEVICE_LINE = 256 };
+
+static inline size_t device_lines(size_t bytes)
+{
+    return (bytes + DEVICE_LINE - 1) / DEVICE_LINE * DEVICE_LINE;
+}
+
 enum { LENDING_TURNS = 8 };
 
 /* Where the batches are in the block, at the points of a layer's attention up to

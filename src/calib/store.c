@@ -52,13 +52,21 @@ static void drop_tokens(struct store *s)
     s->tokens_cap = 0;
 }
 
+static void leave_lending(struct store *s)
+{
+    if (s->lending)
+        lending_close(s->lending);
+    free(s->lending);
+    s->lending = NULL;
+}
+
 void store_release(struct store *s)
 {
     if (s->m) {
         model_free(s->m, s->device_x);
         model_free(s->m, s->difference);
         leave_device(s);
-        lending_close(&s->lending);
+        leave_lending(s);
     }
     region_release(&s->x);
     region_release(&s->act);
@@ -157,7 +165,7 @@ struct lending *store_lending(const struct store *s)
 {
     const struct store *o = s->primary ? s->primary : s;
 
-    return o->lending.block ? (struct lending *)(uintptr_t)&o->lending : NULL;
+    return o->lending;
 }
 
 void *store_act(const struct store *s, const struct span *b)
@@ -269,22 +277,17 @@ int store_copy(struct store *t, const struct store *s, struct err *e)
 
 /* ---- on a device ---- */
 
-/* Batches begin at multiples of LINE bytes: cuBLAS may choose a product's
- * algorithm by the alignment of its operands, and results must not depend on
- * it. */
-enum { LINE = 256 };
-
 static size_t device_at(const struct store *s, const struct span *b)
 {
-    size_t at = act_at(s, b->row) + (size_t)b->first * LINE;
+    size_t at = act_at(s, b->row) + (size_t)b->first * DEVICE_LINE;
 
-    return at / LINE * LINE;
+    return at / DEVICE_LINE * DEVICE_LINE;
 }
 
 /* Of so many rows' activations. */
 static size_t device_bytes(const struct store *s, int64_t rows)
 {
-    return act_at(s, rows) + (size_t)(s->n_sequences + 1) * LINE;
+    return act_at(s, rows) + (size_t)(s->n_sequences + 1) * DEVICE_LINE;
 }
 
 static void *device_act(const struct store *s, const struct span *b)
@@ -365,22 +368,34 @@ static void open_own(struct store *s, struct store *o, size_t room)
     }
 }
 
+/* Lend activations, if the reader can map them and there is room: s->lending. */
+static int open_lending(struct store *s, bool both, size_t room, struct err *e)
+{
+    s->lending = mem_zero(1, sizeof(*s->lending), "lending", e);
+    if (!s->lending)
+        return e->code;
+    *s->lending = (struct lending){ .m = s->m,
+                                    .ledger = s->ledger,
+                                    .batch = s->batch,
+                                    .n_batches = s->n_batches,
+                                    .both = both };
+    if (!lending_open(s->lending, room))
+        leave_lending(s);
+    return 0;
+}
+
 /* Lend activations of both streams, or put those of as many batches as fit on the
  * device. */
 static int open_device(struct store *s, struct store *o, struct err *e)
 {
     size_t room;
 
-    if (s->lending.block || s->device_act)
+    if (s->lending || s->device_act)
         return 0;
-    if (model_spare_bytes(s->m, &room, e) < 0)
+    if (model_spare_bytes(s->m, &room, e) < 0 ||
+        (s->ledger && open_lending(s, o, room, e) < 0))
         return e->code;
-    s->lending = (struct lending){ .m = s->m,
-                                   .ledger = s->ledger,
-                                   .batch = s->batch,
-                                   .n_batches = s->n_batches,
-                                   .both = o };
-    if (s->ledger && lending_open(&s->lending, room))
+    if (s->lending)
         return 0;
     if (o && !o->difference && open_difference(o, e) < 0)
         return e->code;
@@ -397,8 +412,8 @@ int store_open_act(struct store *s, struct store *o, int64_t layer,
 
     if (model_on_device(s->m) && open_device(s, o, e) < 0)
         return e->code;
-    if (s->lending.block) {
-        lending_layer(&s->lending, layer);
+    if (s->lending) {
+        lending_layer(s->lending, layer);
         return 0;
     }
     if (!s->rows)

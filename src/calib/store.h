@@ -40,7 +40,7 @@ struct store {
     int64_t device_rows;         /* rows whose activations are in device_act */
     void *difference; /* reference stream, on the device: a batch's companion */
     struct ledger *ledger; /* to lend activations by; or NULL */
-    struct lending lending;
+    struct lending *lending;
 };
 
 /* Elements of a token's states in a store and its reference stream's: of x, which

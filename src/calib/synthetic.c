@@ -9,6 +9,7 @@
 
 #include "calib/emit.h"
 #include "common/io/hash.h"
+#include "common/math/splitmix.h"
 #include "common/math/threads.h"
 
 enum { GRAIN = 16384 }; /* elements that are worth a thread */
@@ -101,13 +102,9 @@ static void fill(void *ctx, size_t begin, size_t end)
     const struct draws *d = ctx;
 
     for (size_t i = begin; i < end; i++) {
-        uint64_t z = d->key + (d->first + i + 1) * 0x9e3779b97f4a7c15u;
-        float x;
+        uint64_t z = splitmix64(d->key + (d->first + i + 1) * SPLITMIX_STEP);
+        float x = (float)synthetic_normal(((double)(z >> 12) + 0.5) * 0x1p-52);
 
-        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-        z ^= z >> 31;
-        x = (float)synthetic_normal(((double)(z >> 12) + 0.5) * 0x1p-52);
         if (d->dtype == DT_F32)
             ((float *)d->to)[i] = x;
         else

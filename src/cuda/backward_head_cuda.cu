@@ -1,5 +1,6 @@
 /* backward_head_cuda.cu - gradient through the head, as backward_head_cpu.c: by
  * blocks of the vocabulary, first for the sums of exponentials and roots, then for c. */
+#include "common/math/splitmix.h"
 #include "cuda/backward_internal.cuh"
 
 enum { THREADS = 256 };
@@ -60,24 +61,14 @@ static __device__ __forceinline__ float slope(const struct squash &s, float z)
     return s.scale * (1 - t * t);
 }
 
-/* The i-th number of SplitMix64 from 0. */
-static __device__ __forceinline__ uint64_t mix(uint64_t i)
-{
-    uint64_t z = (i + 1) * 0x9e3779b97f4a7c15u;
-
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
-/* s exp((logit - most) / 2), of token v of the vocabulary; row: mix() of the
+/* s exp((logit - most) / 2), of token v of the vocabulary; row: splitmix64_at() of the
  * row's number. */
 static __device__ __forceinline__ float signed_root(uint64_t row, int64_t v,
                                                     float logit, float most)
 {
     float root = expf((logit - most) / 2);
 
-    return mix(row + (uint64_t)v / 64) >> v % 64 & 1 ? -root : root;
+    return splitmix64_at(row + (uint64_t)v / 64) >> v % 64 & 1 ? -root : root;
 }
 
 /* A block of threads per row.  v0: the first of the block of the vocabulary. */
@@ -86,7 +77,7 @@ static __global__ void __launch_bounds__(THREADS)
 {
     const float *logit = r.logit + (int64_t)blockIdx.x * nv;
     float before = r.most[blockIdx.x], most = before;
-    uint64_t row = mix(first + blockIdx.x);
+    uint64_t row = splitmix64_at(first + blockIdx.x);
     double sum = 0, roots = 0, by;
 
     for (int v = threadIdx.x; v < nv; v += THREADS)
@@ -115,7 +106,7 @@ static __global__ void __launch_bounds__(THREADS)
 {
     float *logit = r.logit + (int64_t)blockIdx.x * nv;
     float scale = r.most[blockIdx.x], sum = (float)r.roots[blockIdx.x];
-    uint64_t row = mix(first + blockIdx.x);
+    uint64_t row = splitmix64_at(first + blockIdx.x);
 
     for (int v = threadIdx.x; v < nv; v += THREADS) {
         float root = signed_root(row, v0 + v, logit[v], scale);

@@ -286,8 +286,8 @@ template <enum dtype T> static __device__ bool is_bad(uint32_t w)
            (T == DT_BF16 && (w & 0x7f80) == 0x7f80);
 }
 
-/* The same of n aligned pieces of 16 bytes, which bound it: floor 2 or 4 bytes read
- * of each element. */
+/* The same of n aligned pieces of 16 bytes.  Floor: 2 or 4 bytes read of each
+ * element. */
 template <enum dtype T>
 static __global__ void finite_wide_kernel(const uint4 *x, uint64_t n,
                                           unsigned long long *first)

@@ -337,7 +337,7 @@ static void add_states(struct plan *p, const struct model_config *m)
             p->top_k = m->moe.top_k;
             p->expert_in_bytes = h * item;
             p->expert_sum_bytes =
-                i < m->n_layers - 1 ? h * sizeof(float) : p->expert_sum_bytes;
+                experts_kept_bytes(m, sizeof(uint16_t)) - p->expert_in_bytes;
             p->expert_mid_bytes = 2 * item * (double)m->moe.width *
                                   (double)expert_rows_lent(m, many) /
                                   (double)many;

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "common/math/splitmix.h"
+
 struct choice {
     double p;
     int32_t id;
@@ -29,14 +31,11 @@ static int order(const void *a, const void *b)
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* SplitMix64 (Steele, Lea, Flood 2014): uniform in [0, 1), 53 bits. */
+/* Uniform in [0, 1), 53 bits. */
 static double draw(uint64_t *seed)
 {
-    uint64_t z = (*seed += 0x9e3779b97f4a7c15u);
-
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (double)((z ^ z >> 31) >> 11) / 9007199254740992.0;
+    return (double)(splitmix64(*seed += SPLITMIX_STEP) >> 11) /
+           9007199254740992.0;
 }
 
 /* Number of the sorted candidates c[n] that top-k and top-p keep; *sum of

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/math/blas.h"
+#include "common/math/splitmix.h"
 #include "common/math/threads.h"
 #include "model/backward_parts.h"
 
@@ -26,27 +27,17 @@ struct head_back {
     struct threads_error error;
 };
 
-/* The i-th number of SplitMix64 from 0. */
-static uint64_t mix(uint64_t i)
-{
-    uint64_t z = (i + 1) * 0x9e3779b97f4a7c15u;
-
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
 /* to[nv] = s exp((logit - most) / 2) of token t. */
 static void signed_roots(const struct head_back *j, int64_t t,
                          const float *logit, float most, float *to)
 {
-    uint64_t row = mix(j->a->first + (uint64_t)t), bits = 0;
+    uint64_t row = splitmix64_at(j->a->first + (uint64_t)t), bits = 0;
 
     for (int64_t v = 0; v < j->nv; v++) { /* v0 is a multiple of 64 */
         float r = expf((logit[v] - most) / 2);
 
         if (v % 64 == 0)
-            bits = mix(row + (uint64_t)(j->v0 + v) / 64);
+            bits = splitmix64_at(row + (uint64_t)(j->v0 + v) / 64);
         to[v] = bits >> v % 64 & 1 ? -r : r;
     }
 }

@@ -4,6 +4,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "common/math/splitmix.h"
+
 struct ranked {
     double worth;
     int64_t expert;
@@ -23,14 +25,10 @@ static int by_worth(const void *pa, const void *pb)
 static double draw(uint64_t seed, int64_t layer, int64_t expert)
 {
     uint64_t x =
-        seed * 0x9e3779b97f4a7c15u + (uint64_t)layer * 65536 + (uint64_t)expert;
+        seed * SPLITMIX_STEP + (uint64_t)layer * 65536 + (uint64_t)expert;
 
-    for (int i = 0; i < 3; i++) { /* splitmix64 */
-        x += 0x9e3779b97f4a7c15u;
-        x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-        x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-        x ^= x >> 31;
-    }
+    for (int i = 0; i < 3; i++)
+        x = splitmix64(x + SPLITMIX_STEP);
     return (double)(x >> 11) / 9007199254740992.0;
 }
 

@@ -223,6 +223,15 @@ print(len(leases), len(loans) - len(leases), sum(n > 0 for n in leases))
 PYTHON
 }
 
+# Of a loop in which a call failed: it has ended, and its codes are whole or none.
+whole_or_none() { # STATUS WHAT
+    [ "$1" -ne 124 ] || { echo "$2: hangs"; return 1; }
+    # codes may be whole when the last call of an end fails
+    if [ "$1" -eq 0 ] || forge-ls --verify -q lent >/dev/null 2>&1; then
+        same bytes lent
+    fi
+}
+
 @test "activations that do not fit take turns" {
     local seen=seen low high room
     python3 "$PY" tokens many.fts 2000 1500 1800 1900 1700 1000 100 200 300
@@ -271,11 +280,8 @@ PYTHON
             rc=0
             calib="env FAKE_CUDA_ROOM=$room FAIL=$kind:$n FAIL_MARK=mark LD_PRELOAD=$FAIL_SO" \
                 out=lent loans=l loop deepseek_v3 --dtype bf16 2>/dev/null || rc=$?
-            [ $rc != 124 ] || { echo "$kind $n: hangs"; return 1; }
+            whole_or_none $rc "$kind $n"
             [ -e mark ] || break
-            if [ $rc = 0 ] || forge-ls --verify -q lent >/dev/null 2>&1; then
-                same bytes lent
-            fi
         done
         [ "$n" -gt 5 ]
     done
@@ -420,12 +426,8 @@ fail_each_call() { # MODEL
                 rc=0
                 out=lent loans=l loop "$1" 2>/dev/null || rc=$?
                 export $end=
-                [ $rc != 124 ] || { echo "$1, $end, $kind $n: hangs"; return 1; }
+                whole_or_none $rc "$1, $end, $kind $n"
                 [ -e mark ] || break
-                # codes may be whole when the last call of an end fails
-                if [ $rc = 0 ] || forge-ls --verify -q lent >/dev/null 2>&1; then
-                    same bytes lent
-                fi
             done
             [ "$n" -gt 5 ]
         done
