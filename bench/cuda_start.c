@@ -36,7 +36,7 @@ static int first_product(struct cuda_context *c, struct err *e)
     struct cuda_hessian *acc;
 
     if (hessian_functions()->open(&acc, c, &s, e) < 0 ||
-        hessian_functions()->add(acc, weight, TOKENS, false, e) < 0 ||
+        hessian_functions()->add(acc, weight, TOKENS, false, NULL, e) < 0 ||
         hessian_functions()->finish(acc, h, false, e) < 0)
         return e->code;
     return h[0] > 0 ? 0 : err_set(e, E_BUG, "no product");

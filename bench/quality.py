@@ -40,7 +40,7 @@ OURS = {
     "best, asymmetric": ["--effort", "best", "--asym"],
 }
 # best without one of its parts: forge-calib's, forge-hessian's, forge-solve's
-# options (FISHER: those that need forge-gradient) where they are not those of forge quantize --effort best
+# options (FISHER, WEIGHTS: those that need forge-gradient) where they are not those of forge quantize --effort best
 WITHOUT = {
     "all parts": {},
     "1, grids by absmax": dict(SOLVE=["--factors", "1"]),
@@ -49,14 +49,15 @@ WITHOUT = {
     "2, no correction of o and down": dict(SOLVE=["--beta", "0"]),
     "3, no refinement": dict(SOLVE=["--sweeps", "0"]),
     "3, each row for itself": dict(FISHER=[]),
+    "3, tokens alike": dict(WEIGHTS=[]),
 }
 BLEND = 2  # forge quantize's
 MIXTURE = {"4, no blended Hessians": dict(HESSIAN=["--blend", "0"])}
 RING = """set -o pipefail; cd "$1"; mkfifo back
-[ -z "$FISHER" ] || forge-gradient -q "$2" "$3" | forge-hessian -q -o fisher.fts
+[ -z "$FISHER$WEIGHTS" ] || forge-gradient -q --weights weights.fts "$2" "$3" | forge-hessian -q -o fisher.fts
 exec 5<>back 6<back 7>back 5>&-
 forge-calib -q --feedback - $CALIB "$2" "$3" <&6 6<&- 7>&- |
-    forge-hessian -q $HESSIAN 6<&- 7>&- |
+    forge-hessian -q $HESSIAN $WEIGHTS 6<&- 7>&- |
     forge-weights -q --join "$2" 6<&- 7>&- |
     forge-grid -q --group "$4" 6<&- 7>&- |
     forge-solve -q --effort best --prior 2 $FISHER $SOLVE 6<&- 7>&- | tee codes.fts >&7 6<&- &
@@ -185,7 +186,8 @@ def ours(table, ids, name, options):
 def without(table, stream, name, options):
     """A row of the same tools, put together here."""
     words = dict(CALIB=["--propagate", "both"], HESSIAN=["--blend", str(BLEND)],
-                 FISHER=["--fisher", "fisher.fts"], SOLVE=[])
+                 FISHER=["--fisher", "fisher.fts"],
+                 WEIGHTS=["--weights", "weights.fts"], SOLVE=[])
     words.update(options)
     with tempfile.TemporaryDirectory(prefix="forge-quality-") as d:
         start = time.time()

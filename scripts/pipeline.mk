@@ -13,7 +13,8 @@
 # The work directory is data and is never executed.  `forge stage plan` checks its
 # settings and prints
 #   LAYERS=0,1,2...   METHOD=gptq|rtn   PROPAGATE=quantized|original
-#   FISHER=yes (effort best: rows are solved together; otherwise empty)   T C S
+#   FISHER=yes (effort best: rows are solved together; otherwise empty)
+#   WEIGHTS=yes (tokens have weights, which come with F; otherwise empty)   T C S
 #   P (layout gguf: the checkpoint that the file is made of; otherwise empty)
 #   PARTS=4 STOPS=0-attn_in-3,0-attn_out-1...
 # PARTS=1: no stops; the loop itself goes through the parts that the settings ask for.
@@ -49,7 +50,7 @@ codes  := $(layers:%=$S/codes-%.fts)
 
 # A file that exists is whole, even if its recipe failed later: make must not remove
 # the layers that a killed or failed loop has finished.
-.PRECIOUS: $(codes) $T/tokens.fts $C/fisher.fts $(layers:%=$C/hessian-%.fts)
+.PRECIOUS: $(codes) $T/tokens.fts $C/fisher.fts $C/weights.fts $(layers:%=$C/hessian-%.fts)
 
 # One after another: $1-I.fts needs $1-J.fts, J the layer before I.
 pairs := $(join $(filter-out $(firstword $(layers)),$(layers)),\
@@ -71,10 +72,11 @@ endif
 $T/tokens.fts:
 	@$(STEP) tokens
 
-# Fisher information of the linears' outputs (forge-gradient).
-$C/fisher.fts: | $T/tokens.fts
+# Fisher information of the linears' outputs (forge-gradient), and weights of tokens.
+fisher  := $(if $(FISHER),$C/fisher.fts)
+weights := $(if $(WEIGHTS),$C/weights.fts)
+$C/fisher.fts $(weights) &: | $T/tokens.fts
 	@$(STEP) fisher
-fisher := $(if $(FISHER),$C/fisher.fts)
 
 ifeq ($(METHOD),rtn)
 # Round to nearest: no data, every layer by itself.
@@ -104,7 +106,7 @@ endef
 
 # Those of layer $1: a stop waits for the shares of the one before, the first for all
 # layers before.  Of the original model (one stop a layer) a part waits for itself alone.
-before   := $T/tokens.fts
+before   := $T/tokens.fts $(weights)
 original := $(filter original,$(PROPAGATE))
 own       = $S/moments-$(call stop,$1).part-%.fts
 behind   := $(if $(original),own,shares)
@@ -116,7 +118,7 @@ $S/codes-$1.fts: | $$(foreach s,$$(stops),$$(call shares,$$s)) $T/tokens.fts
 	@$$(STEP) layer $1
 endif
 done   += $S/codes-$1.fts
-before := $(if $(original),$$(before),$T/tokens.fts $$(done))
+before := $(if $(original),$$(before),$T/tokens.fts $(weights) $$(done))
 endef
 $(foreach l,$(layers),$(eval $(call layer_rules,$l)))
 else ifeq ($(PROPAGATE),original)
@@ -124,13 +126,13 @@ else ifeq ($(PROPAGATE),original)
 # there is room, --jobs at a time.
 $(codes): $S/codes-%.fts: | $C/hessian-%.fts $(fisher)
 	@$(STEP) solve $*
-$(layers:%=$C/hessian-%.fts): $C/hessian-%.fts: | $T/tokens.fts
+$(layers:%=$C/hessian-%.fts): $C/hessian-%.fts: | $T/tokens.fts $(weights)
 	@$(STEP) calibrate $*
 $(call chain,$C/hessian)
 else
 # Every layer is calibrated on the output of the quantized layers before it: one
 # pipe makes them all, each appears when it is whole.  Beside it they become the
 # checkpoint.
-$(codes) &: | $T/tokens.fts $(fisher)
+$(codes) &: | $T/tokens.fts $(fisher) $(weights)
 	@$(STEP) loop
 endif

@@ -63,20 +63,24 @@ static int flush(struct cuda_cross *x, struct err *e)
 }
 
 int cuda_cross_add(struct cuda_cross *x, const void *y, const void *from,
-                   uint64_t tokens, bool there, struct err *e)
+                   uint64_t tokens, bool there, const float *root,
+                   struct err *e)
 {
-    uint64_t rows = x->shape.rows * 2, cols = x->shape.cols * 2, n;
+    uint64_t rows = x->shape.rows, cols = x->shape.cols, n;
+    const float *roots;
     int rc;
 
+    if ((rc = bring_roots(x->c, root, tokens, &roots, e)) < 0)
+        return rc;
     for (uint64_t done = 0; done < tokens; done += n) {
         n = CHUNK - x->pending;
         n = tokens - done < n ? tokens - done : n;
-        if ((rc = bring(x->c, (char *)x->y.data + x->pending * rows,
-                        (const char *)y + done * rows, n * rows, there, e)) <
-                0 ||
-            (rc = bring(x->c, (char *)x->x.data + x->pending * cols,
-                        (const char *)from + done * cols, n * cols, there, e)) <
-                0)
+        if ((rc = bring_rows(x->c, (uint16_t *)x->y.data + x->pending * rows,
+                             (const uint16_t *)y + done * rows, n, rows, there,
+                             roots ? roots + done : NULL, e)) < 0 ||
+            (rc = bring_rows(x->c, (uint16_t *)x->x.data + x->pending * cols,
+                             (const uint16_t *)from + done * cols, n, cols,
+                             there, roots ? roots + done : NULL, e)) < 0)
             return rc;
         x->pending += n;
         if (x->pending == CHUNK && (rc = flush(x, e)) < 0)

@@ -196,20 +196,25 @@ static int flush(struct cuda_hessian *h, struct err *e)
 
 /* The product of a chunk runs while the next chunk is copied into pinned
  * memory.  Whole chunks on the device are multiplied in their place where they are
- * aligned as h->x, by which cuBLAS may choose its kernel. */
+ * aligned as h->x, by which cuBLAS may choose its kernel; but those of weighted tokens. */
 int cuda_hessian_add(struct cuda_hessian *h, const void *x, uint64_t tokens,
-                     bool there, struct err *e)
+                     bool there, const float *root, struct err *e)
 {
-    uint64_t row = h->shape.cols * 2;
+    uint64_t cols = h->shape.cols, row = cols * 2;
+    const float *roots;
 
+    if (bring_roots(h->c, root, tokens, &roots, e) < 0)
+        return e->code;
     for (uint64_t done = 0; done < tokens;) {
         const char *from = (const char *)x + done * row;
         uint64_t room = CHUNK - h->pending;
         uint64_t n = tokens - done < room ? tokens - done : room;
-        bool whole = there && n == CHUNK && (uintptr_t)from % LINE == 0;
-        int rc = whole ? multiply(h, from, n, e) :
-                         bring(h->c, h->x + h->pending * row, from, n * row,
-                               there, e);
+        bool whole =
+            there && !root && n == CHUNK && (uintptr_t)from % LINE == 0;
+        int rc = whole ?
+                     multiply(h, from, n, e) :
+                     bring_rows(h->c, h->x + h->pending * row, from, n, cols,
+                                there, roots ? roots + done : NULL, e);
 
         if (rc < 0)
             return rc;
@@ -262,6 +267,77 @@ void cuda_hessian_close(struct cuda_hessian *h)
     buffer_close(h->c, &h->room[0]);
     buffer_close(h->c, &h->room[1]);
     free(h);
+}
+
+/* ---- weights of tokens ---- */
+
+static __device__ __forceinline__ uint16_t weigh(uint16_t x, float root)
+{
+    float y = __fmul_rn(__bfloat162float(__ushort_as_bfloat16(x)), root);
+
+    return __bfloat16_as_ushort(__float2bfloat16_rn(y));
+}
+
+/* to[n, cols] = roots[row] * from[n, cols], a block for each row.  Floor:
+ * 2 bytes read and 2 written of each element. */
+static __global__ void weigh_kernel(uint16_t *to, const uint16_t *from,
+                                    const float *roots, uint64_t n,
+                                    uint64_t cols)
+{
+    for (uint64_t t = blockIdx.x; t < n; t += gridDim.x)
+        for (uint64_t i = threadIdx.x; i < cols; i += blockDim.x)
+            to[t * cols + i] = weigh(from[t * cols + i], roots[t]);
+}
+
+/* The same of rows of `wide` aligned pieces of 16 bytes. */
+static __global__ void weigh_wide_kernel(uint4 *to, const uint4 *from,
+                                         const float *roots, uint64_t n,
+                                         uint64_t wide)
+{
+    for (uint64_t t = blockIdx.x; t < n; t += gridDim.x)
+        for (uint64_t i = threadIdx.x; i < wide; i += blockDim.x) {
+            uint4 v = from[t * wide + i];
+            uint32_t *w = (uint32_t *)&v;
+
+            for (int k = 0; k < 4; k++)
+                w[k] = weigh((uint16_t)w[k], roots[t]) |
+                       (uint32_t)weigh((uint16_t)(w[k] >> 16), roots[t]) << 16;
+            to[t * wide + i] = v;
+        }
+}
+
+int bring_roots(struct cuda_context *c, const float *roots, uint64_t n,
+                const float **there, struct err *e)
+{
+    *there = NULL;
+    if (!roots || !n)
+        return 0;
+    if (buffer_need(c, &c->roots, n * sizeof(*roots), e) < 0 ||
+        upload(c, c->roots.data, roots, n * sizeof(*roots), e) < 0)
+        return e->code;
+    *there = (const float *)c->roots.data;
+    return 0;
+}
+
+int bring_rows(struct cuda_context *c, void *to, const void *from, uint64_t n,
+               uint64_t cols, bool there, const float *roots, struct err *e)
+{
+    const unsigned blocks = (unsigned)(n < 1 << 16 ? n : 1 << 16);
+    bool wide = cols % 8 == 0 && (uintptr_t)from % sizeof(uint4) == 0 &&
+                (uintptr_t)to % sizeof(uint4) == 0;
+
+    if (!roots || !n)
+        return bring(c, to, from, n * cols * 2, there, e);
+    if (!there)
+        return err_set(e, E_BUG, "weights of rows that are the host's");
+    if (wide)
+        weigh_wide_kernel<<<blocks, 256, 0, c->stream>>>(
+            (uint4 *)to, (const uint4 *)from, roots, n, cols / 8);
+    else
+        weigh_kernel<<<blocks, 256, 0, c->stream>>>(
+            (uint16_t *)to, (const uint16_t *)from, roots, n, cols);
+    LAUNCHED();
+    return 0;
 }
 
 /* ---- looks at what is there ---- */

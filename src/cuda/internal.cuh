@@ -113,7 +113,7 @@ struct cuda_context {
     struct piece piece[PIECES];
     unsigned next_piece;
     union {
-        struct device_buffer buffer[25];
+        struct device_buffer buffer[26];
         struct {
             /* the solver and the other stages */
             struct device_buffer weight, meta, order, shifted, pushed, split;
@@ -125,6 +125,7 @@ struct cuda_context {
             /* of 4-bit products; w4_arrived holds zeros between launches */
             struct device_buffer w4_x, w4_table, w4_parts, w4_arrived;
             struct device_buffer w4_dense, w4_sums;
+            struct device_buffer roots; /* of the weights of tokens */
         };
     };
 };
@@ -213,6 +214,14 @@ int upload(struct cuda_context *c, void *to, const void *from, size_t n,
 /* upload(), or a copy on the device where `from` is there. */
 int bring(struct cuda_context *c, void *to, const void *from, size_t n,
           bool there, struct err *e);
+/* *there = roots[n] of the weights of tokens on the device, until the next call; NULL: they
+ * are alike. */
+int bring_roots(struct cuda_context *c, const float *roots, uint64_t n,
+                const float **there, struct err *e);
+/* bring() of rows[n, cols] in bf16; with roots of bring_roots(), their products with
+ * these, rounded to nearest: rows that are there. */
+int bring_rows(struct cuda_context *c, void *to, const void *from, uint64_t n,
+               uint64_t cols, bool there, const float *roots, struct err *e);
 /* n bytes that are the host's or the device's, where kernels read them: in their
  * place, or in room. */
 int on_device(struct cuda_context *c, const float *from, size_t n,
@@ -374,14 +383,15 @@ int loan_settle(struct cuda_context *c, struct err *e);
 int cuda_hessian_open(struct cuda_hessian **h, struct cuda_context *c,
                       const struct hessian_shape *s, struct err *e);
 int cuda_hessian_add(struct cuda_hessian *h, const void *x, uint64_t tokens,
-                     bool there, struct err *e);
+                     bool there, const float *root, struct err *e);
 int cuda_hessian_finish(struct cuda_hessian *h, float *out, bool there,
                         struct err *e);
 void cuda_hessian_close(struct cuda_hessian *h);
 int cuda_cross_open(struct cuda_cross **out, struct cuda_context *c,
                     const struct cross_shape *s, struct err *e);
 int cuda_cross_add(struct cuda_cross *x, const void *y, const void *from,
-                   uint64_t tokens, bool there, struct err *e);
+                   uint64_t tokens, bool there, const float *root,
+                   struct err *e);
 int cuda_cross_finish(struct cuda_cross *x, double factor, float *out,
                       bool there, struct err *e);
 void cuda_cross_close(struct cuda_cross *x);

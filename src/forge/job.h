@@ -102,6 +102,14 @@ static inline bool job_fisher(const struct job *j)
     return j->effort == EFFORT_BEST && j->method == METHOD_GPTQ;
 }
 
+/* Whether it weighs tokens (hessian/token_weights.h), which takes a backward pass over
+ * all of them: where they are so many at most. */
+enum { WEIGHTED_TOKENS = 1 << 17 };
+static inline bool job_weighs(const struct job *j)
+{
+    return job_fisher(j) && j->sequences * j->seqlen <= WEIGHTED_TOKENS;
+}
+
 /* The options of forge-grid and forge-solve as words of a command line, from
  * which keys are made too. */
 enum { JOB_WORDS = 12, JOB_WORD = OPT_WORD };

@@ -209,6 +209,8 @@ int keys_make(struct request *r, struct err *e)
         add(&h, "gpu %s", j->gpu);
     if (j->parts > 1) /* 2: what files of stops have */
         add(&h, "parts %" PRId64 " 2", j->parts);
+    if (job_weighs(j)) /* Hessians are of weighted tokens */
+        add(&h, "weights");
     add_sidecar(&h, j->model, "config.json");
     if (end(&h, j->ckey) < 0)
         return e->code;

@@ -254,6 +254,7 @@ static int add_layer(struct plan *p, const struct want *w, int64_t layer,
     struct lent_rooms codes = { 0 };
 
     p->layer_hessian_bytes = 0;
+    p->weighers += model_linear_common(m, layer);
     for (int64_t i = 0; i < n; i++) {
         uint64_t before = p->quantized;
         struct linear l;
@@ -364,6 +365,7 @@ int plan_model(struct plan *p, const char *dir, const struct grid_rules *grids,
         p->layers = m.n_layers;
         p->hidden_size = m.hidden_size;
         p->row = model_row(&m);
+        p->head_flops = 2 * (double)m.hidden_size * (double)m.vocab_size;
         p->device_layer_bytes = layers_device_bytes(&m, sizeof(uint16_t));
         p->device_gradient_bytes = gradient_device_bytes(&m, sizeof(uint16_t));
         p->gradient_bytes = gradient_host_bytes(&m, sizeof(uint16_t));

@@ -57,6 +57,10 @@ struct plan {
     /* multiply-adds of all layers, by gptq/solve/solve_cost.h: */
     double solve_flops[EFFORTS];  /* solving without moved targets */
     double target_flops[EFFORTS]; /* moving targets */
+    double head_flops;            /* of a token's logits */
+    int64_t
+        weighers; /* linears that weigh a token (calib/gradient_weights.h), all
+                       * layers' */
     double fisher_flops; /* Fisher descent on o_proj, down_proj and experts'
                             down_proj; k and v, which take less, are left out */
 };

@@ -32,23 +32,24 @@ static double threads_of(const struct job *j)
     return j->threads ? (double)j->threads : threads_count();
 }
 
-/* forge-gradient, which runs before the layers: the residual stream before and
- * behind each layer's attention, what stands in front of norms behind, and f32
- * gradients. */
+/* forge-gradient, which runs before the layers: of a window of tokens the residual
+ * stream before and behind each layer's attention, what stands in front of norms behind,
+ * and f32 gradients; and what it begins with, of all tokens that have weights. */
 static void plan_gradient(const struct request *r, double tokens,
                           struct room *room)
 {
     const struct plan *p = &r->plan;
-    double row = (double)p->hidden_size * 2, region = REGION_MEMORY, states;
+    double row = (double)p->hidden_size * 2, region = REGION_MEMORY, states, x;
+    double window = least(tokens, GRADIENT_TOKENS);
     int regions = p->norms_behind ? 2 : 1;
 
-    tokens = least(tokens, GRADIENT_TOKENS);
-    states = 2 * (double)p->layers * tokens * row;
-    room->gradient_states = regions * states;
+    states = 2 * (double)p->layers * window * row;
+    x = (job_weighs(&r->j) ? tokens : window) * row;
+    room->gradient_states = regions * states + (x > region ? x : 0);
     room->gradient = (32 << 20) + p->gradient_bytes +
                      threads_of(&r->j) * p->gradient_thread_bytes +
-                     regions * least(states, region) +
-                     tokens * (p->adds_scaled ? 5 : 3) * row;
+                     regions * least(states, region) + least(x, region) +
+                     window * (p->adds_scaled ? 4 : 2) * row;
 }
 
 /* Of all tokens, in both streams, at two points: the files of the last states and of
@@ -128,6 +129,8 @@ static void plan_bytes(const struct request *r, struct room *room)
         room->work += room->gradient_states + 8.0 * (double)p->layers *
                                                   (double)p->hidden_size *
                                                   (double)p->hidden_size;
+    if (job_weighs(j))
+        room->work += tokens * 4.0 * (double)p->weighers;
     if (j->propagate == PROPAGATE_ORIGINAL && tokens > 0)
         room->work += (double)p->layers * (double)p->layer_hessian_bytes;
     /* twice the widest Hessian as a square, a layer in f32, a batch of tokens,
@@ -171,7 +174,8 @@ static void plan_flops(const struct request *r, int effort, double *products,
     *products = tokens * (p->token_flops + (both ? p->second_flops : 0));
     *vectors = p->solve_flops[effort] + (both ? p->target_flops[effort] : 0);
     if (effort == EFFORT_BEST) { /* forward, and backward twice that */
-        *products += 3 * p->token_flops * least(tokens, GRADIENT_TOKENS);
+        *products += (3 * p->token_flops + 2 * p->head_flops) *
+                     (tokens <= WEIGHTED_TOKENS ? tokens : GRADIENT_TOKENS);
         *vectors += p->fisher_flops;
     }
 }
@@ -312,6 +316,13 @@ static void print_parts(const struct request *r)
     putchar('\n');
 }
 
+static const char *weights_text(const struct job *j)
+{
+    return job_weighs(j) ? " with weights by their gradients" :
+           job_fisher(j) ? " without weights, which up to 131072 have" :
+                           "";
+}
+
 void room_print(const struct request *r, const struct room *room)
 {
     const struct plan *p = &r->plan;
@@ -328,8 +339,8 @@ void room_print(const struct request *r, const struct room *room)
         j->method == METHOD_RTN ? "rtn" : "gptq", (long long)j->group,
         j->symmetric ? "symmetric" : "asymmetric", job_layout_name(j));
     if (j->method == METHOD_GPTQ)
-        printf("calibration  %lld tokens, propagate %s\n",
-               (long long)(j->sequences * j->seqlen),
+        printf("calibration  %lld tokens%s, propagate %s\n",
+               (long long)(j->sequences * j->seqlen), weights_text(j),
                opt_word(PROPAGATE_WORDS, j->propagate, way));
     if (j->parts > 1)
         print_parts(r);

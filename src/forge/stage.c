@@ -120,6 +120,7 @@ static int stage_loop(struct stage *s, struct err *e)
                 resume ? hidden : stage_path(s->path[5], s->T, "tokens.fts"),
                 NULL);
     c = stage_hessian(s);
+    stage_weigh(s, c);
     add_parts(s, c);
     stage_lend(s, c);
     if (stage_ring_end(s, NULL, e) < 0)
@@ -158,12 +159,15 @@ static void loop_tidy(struct stage *s)
         warning("%s", e.msg);
 }
 
-/* F of the outputs (gptq/solve/fisher_descent.h), of the original model. */
+/* F of the outputs (gptq/solve/fisher_descent.h) and weights of the tokens, of the
+ * original model.  The weights are whole before F is. */
 static int stage_fisher(struct stage *s, struct err *e)
 {
+    struct command *c = stage_device_tool(s, "forge-gradient");
+
     (void)e;
-    command_add(stage_device_tool(s, "forge-gradient"), "--expect-key",
-                s->j.tkey, "--key", s->j.ckey, s->j.model,
+    stage_weigh(s, c);
+    command_add(c, "--expect-key", s->j.tkey, "--key", s->j.ckey, s->j.model,
                 stage_path(s->path[0], s->T, "tokens.fts"), NULL);
     command_add(stage_hessian(s), "--key", s->j.ckey, "-o",
                 stage_path(s->path[1], s->C, "fisher.fts"), NULL);
@@ -190,7 +194,9 @@ static int stage_calibrate(struct stage *s, struct err *e)
                     stage_path(s->path[1], s->T, "tokens.fts") :
                     stage_layer_path(s->path[1], s->C, "hidden", s->layer - 1),
                 NULL);
-    command_add(stage_hessian(s), "--key", s->j.ckey, "-o",
+    c = stage_hessian(s);
+    stage_weigh(s, c);
+    command_add(c, "--key", s->j.ckey, "-o",
                 stage_layer_path(s->path[2], s->C, "hessian", s->layer), NULL);
     return 0;
 }

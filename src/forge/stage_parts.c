@@ -182,10 +182,13 @@ int stage_moments(struct stage *s, struct err *e)
         command_add(c, "--hidden", states_path(s, s->stop), NULL);
     input = add_input(s, c);
     if ((s->j.propagate != PROPAGATE_ORIGINAL && add_codes(s, c, e) < 0) ||
-        want(input, e) < 0)
+        want(input, e) < 0 ||
+        (job_weighs(&s->j) && want(stage_weights_path(s), e) < 0))
         return e->code;
     command_add(c, s->j.model, input, NULL);
-    command_add(stage_hessian(s), "--partial", "--key", s->j.skey, "-o",
+    c = stage_hessian(s);
+    stage_weigh(s, c);
+    command_add(c, "--partial", "--key", s->j.skey, "-o",
                 moments_path(s, s->stop, s->number), NULL);
     return 0;
 }

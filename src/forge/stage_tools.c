@@ -122,6 +122,17 @@ struct command *stage_hessian(struct stage *s)
     return c;
 }
 
+const char *stage_weights_path(struct stage *s)
+{
+    return stage_text(s, "%s/weights.fts", s->C);
+}
+
+void stage_weigh(struct stage *s, struct command *c)
+{
+    if (job_weighs(&s->j))
+        command_add(c, "--weights", stage_weights_path(s), NULL);
+}
+
 struct command *stage_grid(struct stage *s)
 {
     struct command *c = stage_tool(s, "forge-grid");

@@ -51,6 +51,10 @@ struct command *stage_weights(struct stage *s);
 MUST_CHECK int stage_ring(struct stage *s, struct err *e);
 /* forge-hessian, which blends experts' Hessians. */
 struct command *stage_hessian(struct stage *s);
+/* The file of weights of tokens; it lives as long as s. */
+const char *stage_weights_path(struct stage *s);
+/* Let it weigh tokens, if the job does. */
+void stage_weigh(struct stage *s, struct command *c);
 struct command *stage_grid(struct stage *s);
 /* Add forge-solve, whose report, a line of JSON per module, is passed on by
  * us.  E_TEMP. */

@@ -34,6 +34,7 @@ struct standing {
     struct job j;
     const char *state; /* "running", "stopped", "complete" */
     struct row *row;   /* [layers] */
+    bool gradients;    /* what effort best makes before the layers is there */
     int64_t done, layers_done;
     double percent, elapsed, to_go; /* seconds; to_go negative: not known */
     /* With parts: the stop that the run is at, and how many parts have written
@@ -51,6 +52,16 @@ static bool is_there(const struct standing *s, const char *dir,
 
     snprintf(path, sizeof(path), "%s/%s/%s-%lld.fts", s->work, dir, name,
              (long long)layer);
+    return !access(path, F_OK);
+}
+
+/* F, behind which the weights of tokens are whole. */
+static bool has_gradients(const struct standing *s)
+{
+    char C[STAGE_DIR], path[PATH_MAX + 128];
+
+    snprintf(path, sizeof(path), "%s/%s/fisher.fts", s->work,
+             job_calib_dir(&s->j, C));
     return !access(path, F_OK);
 }
 
@@ -189,6 +200,7 @@ static int look(struct standing *s, struct err *e)
     s->row = mem_zero((size_t)s->j.layers, sizeof(*s->row), "status", e);
     if (!s->row)
         return e->code;
+    s->gradients = has_gradients(s);
     for (int64_t i = 0; i < s->j.layers; i++)
         if (read_row(s, i, e) < 0)
             return e->code;
@@ -216,6 +228,10 @@ static void print_text(const struct standing *s)
            (long long)s->done, (long long)s->j.modules,
            s->to_go > 0 ? "; to go about " : "",
            s->to_go > 0 ? span_text(span, s->to_go) : "");
+    if (job_fisher(&s->j))
+        printf("gradients%s: %s\n",
+               job_weighs(&s->j) ? ", of all tokens for their weights" : "",
+               s->gradients ? "done" : "to come, before the layers");
     if (s->stop.layer >= 0)
         printf(
             "layer %lld waits at %s: %lld of %lld parts have moments, %lld of "
@@ -314,6 +330,8 @@ static int print_json(const struct standing *s, struct err *e)
         json_stop(&w, s);
     if (s->hosts)
         json_hosts(&w, s);
+    if (job_fisher(&s->j))
+        jw_key(&w, "gradients"), jw_bool(&w, s->gradients);
     jw_key(&w, "layers"), jw_begin(&w, '[');
     for (int64_t i = 0; i < s->j.layers; i++)
         json_row(&w, &s->row[i], i);

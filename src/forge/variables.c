@@ -66,6 +66,7 @@ int job_variables(const struct job *j, struct job_variables *v, struct err *e)
                   j->propagate == PROPAGATE_ORIGINAL ? "original" :
                                                        "quantized"),
         formatted(e, "FISHER=%s", job_fisher(j) ? "yes" : ""),
+        formatted(e, "WEIGHTS=%s", job_weighs(j) ? "yes" : ""),
         formatted(e, "PARTS=%" PRId64, j->parts),
         stop_list(j, e),
         formatted(e, "T=%s", job_tokens_dir(j, dir)),

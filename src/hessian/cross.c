@@ -193,7 +193,7 @@ static int add_gpu(struct cross *c, const struct cross_part *p, struct err *e)
     if (bad < n)
         return err_set(e, E_DATA, "not finite");
     c->tokens += p->tokens;
-    return cross_gpu_add(c->gpu, p->y, p->x, p->tokens, p->there, e);
+    return cross_gpu_add(c->gpu, p->y, p->x, p->tokens, p->there, p->root, e);
 }
 
 int cross_add(struct cross *c, const struct cross_part *p, struct err *e)

@@ -28,6 +28,8 @@ struct cross_part {
     enum dtype y_dtype, x_dtype;
     uint64_t tokens;
     bool there; /* both are the device's: only if cross_is_there() */
+    const float
+        *root; /* then: what the rows of both are multiplied by; NULL: 1 */
 };
 /* Add them.  E_DATA: other types, or an element of y is not finite (x is left to
  * hessian_add()); E_DEVICE.  Chunks end at the same tokens as those of a struct

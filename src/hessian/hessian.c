@@ -407,7 +407,7 @@ static int add_gpu(struct hessian *h, const struct hessian_part *p,
     if (bad < n)
         return not_finite(h, p, bad, e);
     h->tokens += p->tokens;
-    return hessian_gpu_add(h->gpu, p->x, p->tokens, p->there, e);
+    return hessian_gpu_add(h->gpu, p->x, p->tokens, p->there, p->root, e);
 }
 
 /* hessian_add() of tokens of h's own type. */

@@ -44,8 +44,10 @@ struct hessian_part {
     const void *x;    /* [tokens, cols] */
     enum dtype dtype; /* any float type; converted to shape.dtype */
     uint64_t tokens;
-    uint64_t first; /* index of x's first token in its frame, for messages */
-    bool there;     /* x is the device's: only if hessian_is_there() */
+    uint64_t first;    /* index of x's first token in its frame, for messages */
+    bool there;        /* x is the device's: only if hessian_is_there() */
+    const float *root; /* then: what its rows are multiplied by, of
+                        * token_weights.h; NULL: 1 */
     /* NULL, or x of the whole current chunk, these tokens included, already
      * packed as in syrk.h and finite (cross_packed()); valid until the next
      * call of hessian_add() or hessian_finish().  Then tokens <=

@@ -21,9 +21,9 @@ int hessian_gpu_open(struct cuda_hessian **h, const struct hessian_shape *s,
 }
 
 int hessian_gpu_add(struct cuda_hessian *h, const void *x, uint64_t tokens,
-                    bool there, struct err *e)
+                    bool there, const float *root, struct err *e)
 {
-    return hessian_functions()->add(h, x, tokens, there, e);
+    return hessian_functions()->add(h, x, tokens, there, root, e);
 }
 
 int hessian_gpu_finish(struct cuda_hessian *h, float *out, bool there,
@@ -81,9 +81,9 @@ int cross_gpu_open(struct cuda_cross **x, const struct cross_shape *s,
 }
 
 int cross_gpu_add(struct cuda_cross *x, const void *y, const void *from,
-                  uint64_t tokens, bool there, struct err *e)
+                  uint64_t tokens, bool there, const float *root, struct err *e)
 {
-    return hessian_functions()->cross_add(x, y, from, tokens, there, e);
+    return hessian_functions()->cross_add(x, y, from, tokens, there, root, e);
 }
 
 int cross_gpu_finish(struct cuda_cross *x, double factor, float *out,

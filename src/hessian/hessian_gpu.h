@@ -13,9 +13,11 @@ struct cuda_hessian;
 MUST_CHECK int hessian_gpu_open(struct cuda_hessian **h,
                                 const struct hessian_shape *s, struct err *e);
 /* Add x[tokens, cols] of shape.dtype, all finite; x is read before the call
- * returns.  there: x and out are the device's, see hessian_table.h. */
+ * returns.  there, root: x and out are the device's, what its rows are multiplied by,
+ * see hessian_table.h. */
 MUST_CHECK int hessian_gpu_add(struct cuda_hessian *h, const void *x,
-                               uint64_t tokens, bool there, struct err *e);
+                               uint64_t tokens, bool there, const float *root,
+                               struct err *e);
 /* out[hessian_elements()] = H. */
 MUST_CHECK int hessian_gpu_finish(struct cuda_hessian *h, float *out,
                                   bool there, struct err *e);
@@ -39,7 +41,7 @@ MUST_CHECK int cross_gpu_open(struct cuda_cross **x,
                               const struct cross_shape *s, struct err *e);
 MUST_CHECK int cross_gpu_add(struct cuda_cross *x, const void *y,
                              const void *from, uint64_t tokens, bool there,
-                             struct err *e);
+                             const float *root, struct err *e);
 MUST_CHECK int cross_gpu_finish(struct cuda_cross *x, double factor, float *out,
                                 bool there, struct err *e);
 void cross_gpu_close(struct cuda_cross *x); /* NULL is allowed */

@@ -12,7 +12,7 @@
 #include "hessian/hessian_shape.h"
 
 #define HESSIAN_TABLE "forge_hessian_table"
-enum { HESSIAN_TABLE_VERSION = 4 };
+enum { HESSIAN_TABLE_VERSION = 5 };
 
 struct cuda_hessian;
 struct cuda_cross;
@@ -31,22 +31,24 @@ struct hessian_table {
     /* As hessian_open(), hessian_add() and hessian_finish(), for bf16 tokens
      * whose elements the caller has found finite.  there: x or out is
      * the device's, as other processes lend it; it has been read when the context
-     * has settled.  open(): E_CONFIG: not this
-     * shape. */
+     * has settled.  root, of an x that is the device's: [tokens], the host's, what its
+     * rows are multiplied by, rounded to bf16 as token_weights_apply() does; NULL: they
+     * are added as they are.  open(): E_CONFIG: not this shape. */
     int (*open)(struct cuda_hessian **h, struct cuda_context *c,
                 const struct hessian_shape *s, struct err *e);
     int (*add)(struct cuda_hessian *h, const void *x, uint64_t tokens,
-               bool there, struct err *e);
+               bool there, const float *root, struct err *e);
     int (*finish)(struct cuda_hessian *h, float *out, bool there,
                   struct err *e);
     void (*close)(struct cuda_hessian *h); /* NULL is allowed */
     /* Cross moments (cross.h) of y[tokens, rows] and x (`from`)[tokens, cols],
-     * both bf16 and finite.  cross_finish(): out[rows, cols] = factor * sum of
-     * y xT. */
+     * both bf16 and finite; root is of the rows of both.  cross_finish():
+     * out[rows, cols] = factor * sum of y xT. */
     int (*cross_open)(struct cuda_cross **x, struct cuda_context *c,
                       const struct cross_shape *s, struct err *e);
     int (*cross_add)(struct cuda_cross *x, const void *y, const void *from,
-                     uint64_t tokens, bool there, struct err *e);
+                     uint64_t tokens, bool there, const float *root,
+                     struct err *e);
     int (*cross_finish)(struct cuda_cross *x, double factor, float *out,
                         bool there, struct err *e);
     void (*cross_close)(struct cuda_cross *x); /* NULL is allowed */

@@ -27,8 +27,7 @@ static int fetch(struct frame *f, struct room *to, struct err *e)
 static bool stays_there(const struct hessian_set *c, const struct entry *t,
                         const struct frame *f)
 {
-    bool there = f->loan.lent && hessian_is_there(t->acc) &&
-                 !token_weights_have(c->params.weights, f->name);
+    bool there = f->loan.lent && hessian_is_there(t->acc);
 
     for (int k = 0; k < PAIRS; k++)
         there &= !t->cross[k] ||
@@ -60,18 +59,27 @@ static struct frame rows_of(const struct frame *f, uint64_t first, uint64_t n)
 
 /* ---- weights of tokens ---- */
 
+/* *root NULL: they are alike. */
+static int roots_of(const struct hessian_set *c, const struct frame *f,
+                    const float **root, struct err *e)
+{
+    struct token_weights *w = c->params.weights;
+
+    *root = NULL;
+    return !f->dims[0] || tensor_name_is_expert(f->name) ||
+                   !token_weights_have(w, f->name) ?
+               0 :
+               token_weights_get(w, f->name, f->sequence, f->dims[0], root, e);
+}
+
 /* Moments of rows times root weights are those of weighted tokens; the products are
  * rounded to the rows' dtype. */
 static int weigh_all(struct hessian_set *c, const struct entry *t,
-                     struct frame *f, struct err *e)
+                     struct frame *f, const float *root, struct err *e)
 {
-    const float *root;
-
-    if (!token_weights_have(c->params.weights, f->name) || !f->dims[0])
+    if (!root)
         return 0;
-    if (token_weights_get(c->params.weights, f->name, f->sequence, f->dims[0],
-                          &root, e) < 0 ||
-        token_weights_apply(f, root, &c->weighted, e) < 0)
+    if (token_weights_apply(f, root, &c->weighted, e) < 0)
         return e->code;
     for (int k = 0; k < PAIRS; k++)
         if (t->cross[k] && token_weights_apply(&c->pair[k].f, root,
@@ -102,7 +110,8 @@ static int add_part(struct hessian_set *c, struct entry *t,
                                   .y_dtype = y->f.dtype,
                                   .x_dtype = p->dtype,
                                   .tokens = p->tokens,
-                                  .there = p->there },
+                                  .there = p->there,
+                                  .root = p->root },
             e);
         if (rc < 0)
             return err_prefix(e, "'%s%s'", f->name,
@@ -118,9 +127,10 @@ static int add_part(struct hessian_set *c, struct entry *t,
 }
 
 /* Add the first n tokens of f but those to skip, cut at the ends of chunks where the
- * host has them. */
+ * host has them.  root: of rows on the device, or NULL. */
 static int add_tokens(struct hessian_set *c, struct entry *t,
-                      const struct frame *f, uint64_t n, struct err *e)
+                      const struct frame *f, const float *root, uint64_t n,
+                      struct err *e)
 {
     size_t row = f->dims[1] * dtype_bits(f->dtype) / 8;
     struct hessian_part p = { .dtype = f->dtype, .there = f->loan.lent };
@@ -132,6 +142,7 @@ static int add_tokens(struct hessian_set *c, struct entry *t,
 
         p.x = (const char *)f->data + p.first * row;
         p.tokens = n - p.first < room ? n - p.first : room;
+        p.root = root ? root + p.first : NULL;
         if (add_part(c, t, f, &p, e) < 0)
             return e->code;
     }
@@ -157,7 +168,7 @@ static int add_parts(struct hessian_set *c, struct entry *t,
             if (t->cross[k])
                 c->pair[k].f = rows_of(&pair[k], at, part);
         if (bring_here(c, t, &here, e) < 0 ||
-            add_tokens(c, t, &here, part, e) < 0)
+            add_tokens(c, t, &here, NULL, part, e) < 0)
             return e->code;
     }
     return 0;
@@ -166,14 +177,16 @@ static int add_parts(struct hessian_set *c, struct entry *t,
 int entry_add(struct hessian_set *c, struct entry *t, const struct frame *f,
               uint64_t n, struct err *e)
 {
-    bool weighted = token_weights_have(c->params.weights, f->name);
     struct frame here = *f;
+    const float *root;
 
-    if (stays_there(c, t, f))
-        return add_tokens(c, t, f, n, e);
-    if (f->loan.lent && tensor_name_is_expert(f->name) && !weighted)
-        return add_parts(c, t, f, n, e);
-    if (bring_here(c, t, &here, e) < 0 || weigh_all(c, t, &here, e) < 0)
+    if (roots_of(c, f, &root, e) < 0)
         return e->code;
-    return add_tokens(c, t, &here, n, e);
+    if (stays_there(c, t, f))
+        return add_tokens(c, t, f, root, n, e);
+    if (f->loan.lent && tensor_name_is_expert(f->name))
+        return add_parts(c, t, f, n, e);
+    if (bring_here(c, t, &here, e) < 0 || weigh_all(c, t, &here, root, e) < 0)
+        return e->code;
+    return add_tokens(c, t, &here, NULL, n, e);
 }

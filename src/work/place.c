@@ -49,6 +49,7 @@ static const struct {
     { IN_CALIB, "hidden-#.fts" },
     { IN_CALIB, "hessian-#.fts" },
     { IN_CALIB, "fisher.fts" },
+    { IN_CALIB, "weights.fts" },
     { IN_SOLVE, "hidden.fts" },
     { IN_SOLVE, "codes-#.fts" },
     { IN_SOLVE, "report-#.jsonl" },

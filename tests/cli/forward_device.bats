@@ -297,7 +297,7 @@ files() { # DIR DEVICE OPTION...
         KILL_GRADIENT=$n run -75 --separate-stderr best out --work work
         [[ ${stderr_lines[0]} == "forge: forge-gradient: killed by signal 9"* && ${#stderr_lines[@]} -eq 1 ]]
         [ ! -e out ]
-        [ -z "$(find work -name 'fisher*')" ]
+        [ -z "$(find work -name 'fisher*' -o -name 'weights*')" ]
     done
     best out --work work
     diff -r out-auto out

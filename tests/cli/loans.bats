@@ -25,11 +25,12 @@ setup() {
     cd "$BATS_TEST_TMPDIR" || return 1
     ln -s "$BATS_FILE_TMPDIR"/* .
     export FAKE_CUDA_LOG=$PWD/log out='' seen=/dev/null weights=/dev/null loans='' calib='' \
-        hessian='' solve='' tools=gpu/ solver=gpu/forge-solve effort='' split=''
+        weigh='' hessian='' solve='' tools=gpu/ solver=gpu/forge-solve effort='' split=''
 }
 
 # loop KIND OPTION...: codes to $out, what forge-calib put out to $seen, forge-weights to
-# $weights.  loans: where they are agreed on ("": nowhere); calib, hessian, solve: words in front of each.
+# $weights.  loans: where they are agreed on ("": nowhere); calib, hessian, solve: words in front of each;
+# weigh: options of forge-hessian.
 loop() {
     local kind=$1 lend=
     shift
@@ -40,7 +41,7 @@ loop() {
     kind=$kind lend=$lend timeout 60 bash -o pipefail -c '
         export LD_LIBRARY_PATH=gpu
         $calib ${tools}forge-calib -q $lend --feedback back "$@" $kind t.fts | tee $seen |
-        $hessian ${tools}forge-hessian -q --blend 2 $lend |
+        $hessian ${tools}forge-hessian -q --blend 2 $weigh $lend |
         ${tools}forge-weights -q --join $lend $kind | tee $weights |
         ${tools}forge-grid -q --group 8 $lend | $solve $solver -q $lend $effort |
         if [ "$split" ]; then ${tools}forge-split -q $lend $split; else cat; fi | tee back >$out' - "$@"
@@ -101,6 +102,32 @@ PYTHON
                 lent map
                 same bytes lent
                 lent_rooms few 1-16 7,2
+            done
+        done
+    done
+}
+
+# What is lent is weighed there: the bytes of rows that the host weighs, and the same calls
+# as without weights.
+@test "the loop with loans and weights of tokens: the same codes, and nothing is fetched for them" {
+    for kind in llama llama-biases deepseek_v3 qwen2_moe; do
+        forge-gradient -q --weights w.fts $kind t.fts >gradients
+        for dtype in bf16 f32; do
+            for both in '' '--propagate both'; do
+                # shellcheck disable=SC2086
+                out=plain loans=l loop $kind --dtype $dtype $both
+                grep -c '^fetch ' log >fetched || true
+                export weigh='--weights w.fts'
+                # shellcheck disable=SC2086
+                out=bytes loans='' loop $kind --dtype $dtype $both
+                run ! grep -qE '^(map|fetch|weigh) ' log
+                # shellcheck disable=SC2086
+                out=lent loans=l loop $kind --dtype $dtype $both
+                weigh=
+                same bytes lent
+                run -1 same plain lent
+                grep -c '^fetch ' log | cmp - fetched
+                [ $dtype = f32 ] || grep -q '^weigh 1 ' log
             done
         done
     done

@@ -41,8 +41,9 @@ adds() { # STAGES OPTION...
 @test "another group: solving" { adds "solve" --group 64; }
 @test "other zeros: solving" { adds "solve" --asym; }
 @test "the best effort: gradients beside the calibration, and solving" {
-    adds "solve" --effort best
+    adds "calib solve" --effort best # whose tokens have weights
     [ "$(find work/calib-* -name fisher.fts | wc -l)" -eq 1 ]
+    [ "$(find work/calib-* -name weights.fts | wc -l)" -eq 1 ]
 }
 @test "another way through the layers: calibration" {
     adds "calib solve" --propagate original

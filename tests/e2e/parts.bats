@@ -16,7 +16,8 @@ work_of() { # a work directory of a run that was stopped: all names in it are fo
 # --jobs 1 is one pipe that goes through part after part, --jobs 5 the steps.
 @test "equal bytes in a pipe and in steps, near those of one part, in every effort" {
     more=("${small[@]}" --sequences 16)
-    for how in "--effort fast" "--effort default" "--effort best" "--propagate original"; do
+    for how in "--effort fast" "--effort default" "--effort best" "--propagate original" \
+        "--propagate original --effort best"; do
         # shellcheck disable=SC2086
         for jobs in 1 5; do forge quantize "$model" p$jobs "${more[@]}" $how --parts 3 --jobs $jobs; done
         same p1 p5

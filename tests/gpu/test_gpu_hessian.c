@@ -21,8 +21,8 @@ static float *run(const uint16_t *x, uint64_t n, const struct hessian_shape *s,
 
     OK(hessian_functions()->open(&h, gpu, s, e));
     for (uint64_t i = 0; i < n; i += part)
-        OK(hessian_functions()->add(h, x + i * s->cols,
-                                    n - i < part ? n - i : part, false, e));
+        OK(hessian_functions()->add(
+            h, x + i * s->cols, n - i < part ? n - i : part, false, NULL, e));
     OK(hessian_functions()->finish(h, out, false, e));
     hessian_functions()->close(h);
     return out;
@@ -97,7 +97,8 @@ static void check_cross(uint64_t n, uint64_t rows, uint64_t cols)
         for (uint64_t t = 0, part; t < n; t += part) {
             part = k ? 777 : 4096;
             part = part < n - t ? part : n - t;
-            OK(h->cross_add(c, y + t * rows, x + t * cols, part, false, e));
+            OK(h->cross_add(c, y + t * rows, x + t * cols, part, false, NULL,
+                            e));
         }
         OK(h->cross_finish(c, 2. / (double)n, sum[k], false, e));
         h->cross_close(c);
@@ -134,7 +135,7 @@ static void leave_there(const uint16_t *x, uint64_t n, uint64_t cols,
     struct cuda_hessian *h;
 
     OK(t->open(&h, gpu, &s, e));
-    OK(t->add(h, x, n, false, e));
+    OK(t->add(h, x, n, false, NULL, e));
     OK(t->finish(h, block, true, e));
     t->close(h);
     OK(device->settle(gpu, e));
@@ -150,8 +151,8 @@ static float *run_there(const uint16_t *block, uint64_t n, uint64_t cols)
     struct cuda_hessian *h;
 
     OK(t->open(&h, gpu, &s, e));
-    OK(t->add(h, block, 1, true, e));
-    OK(t->add(h, block + cols, n - 1, true, e));
+    OK(t->add(h, block, 1, true, NULL, e));
+    OK(t->add(h, block + cols, n - 1, true, NULL, e));
     OK(t->finish(h, out, false, e));
     t->close(h);
     return out;
@@ -232,7 +233,7 @@ static void check_long(uint64_t n, uint64_t cols, uint64_t block)
     OK(t->put(gpu, p, x, n * cols * 2, e));
     there = p;
     OK(t->open(&h, gpu, &s, e));
-    OK(t->add(h, there, n, true, e));
+    OK(t->add(h, there, n, true, NULL, e));
     OK(t->finish(h, got, false, e));
     t->close(h);
     CHECK(!memcmp(got, want, elements * 4));
@@ -254,10 +255,102 @@ static void check_long(uint64_t n, uint64_t cols, uint64_t block)
     free(got);
 }
 
+/* x[n, cols] in a block of the device, `at` elements behind its begin; *block is
+ * dropped. */
+static uint16_t *put_there(const uint16_t *x, uint64_t n, uint64_t cols,
+                           uint64_t at, void **block)
+{
+    uint64_t bytes = n * cols * 2;
+
+    OK(device->block(gpu, block, bytes + at * 2, e));
+    OK(hessian_functions()->put(gpu, (uint16_t *)*block + at, x, bytes, e));
+    return (uint16_t *)*block + at;
+}
+
+/* x of the host with its rows multiplied by root. */
+static uint16_t *weighed(const uint16_t *x, const float *root, uint64_t n,
+                         uint64_t cols)
+{
+    uint16_t *to = room(n * cols * 2);
+
+    for (uint64_t i = 0; i < n * cols; i++)
+        to[i] = bf16_from_f32(f32_from_bf16(x[i]) * root[i / cols]);
+    return to;
+}
+
+/* C of y and x, of the device with roots, in two parts; or of the host. */
+static float *run_cross(const uint16_t *y, uint64_t rows, const uint16_t *x,
+                        uint64_t cols, const float *root, uint64_t n)
+{
+    struct cross_shape s = { .rows = rows, .cols = cols, .dtype = DT_BF16 };
+    const struct hessian_table *h = hessian_functions();
+    float *sum = room(rows * cols * 4);
+    uint64_t part = n > 5 ? 5 : n;
+    struct cuda_cross *c;
+
+    OK(h->cross_open(&c, gpu, &s, e));
+    OK(h->cross_add(c, y, x, part, root, root, e));
+    OK(h->cross_add(c, y + part * rows, x + part * cols, n - part, root,
+                    root ? root + part : NULL, e));
+    OK(h->cross_finish(c, 2. / (double)n, sum, false, e));
+    h->cross_close(c);
+    return sum;
+}
+
+/* Moments of rows of the device times root weights: bytes of those of weighted rows of
+ * the host.  x begins `at` elements, y two more, behind a line. */
+static void check_weights(uint64_t n, uint64_t rows, uint64_t cols, uint64_t at)
+{
+    struct hessian_shape s = { .cols = cols, .dtype = DT_BF16 };
+    const struct hessian_table *t = hessian_functions();
+    uint64_t elements = cols * (cols + 1) / 2, part = n > 3 ? 3 : n;
+    uint16_t *x = tokens(n, cols), *y = tokens(n, rows), *wx, *wy, *dx, *dy;
+    float *root = room(n * 4), *want, *got = room(elements * 4), *cross[2];
+    struct cuda_hessian *h;
+    void *block[2];
+
+    for (uint64_t i = 0; i < n; i++)
+        root[i] = i % 7 == 3 ? 0 : expf(normal());
+    wx = weighed(x, root, n, cols);
+    wy = weighed(y, root, n, rows);
+    dx = put_there(x, n, cols, at, &block[0]);
+    dy = put_there(y, n, rows, at + 2, &block[1]);
+    want = run(wx, n, &s, elements, n);
+    OK(t->open(&h, gpu, &s, e));
+    OK(t->add(h, dx, part, true, root, e));
+    OK(t->add(h, dx + part * cols, n - part, true, root + part, e));
+    OK(t->finish(h, got, false, e));
+    t->close(h);
+    CHECK(!memcmp(got, want, elements * 4));
+    cross[0] = run_cross(wy, rows, wx, cols, NULL, n);
+    cross[1] = run_cross(dy, rows, dx, cols, root, n);
+    CHECK(!memcmp(cross[0], cross[1], rows * cols * 4));
+    /* what is lent is as it was */
+    OK(device->settle(gpu, e));
+    OK(device->fetch(gpu, wx, dx, n * cols * 2, e));
+    CHECK(!memcmp(wx, x, n * cols * 2));
+    OK(device->fetch(gpu, wy, dy, n * rows * 2, e));
+    CHECK(!memcmp(wy, y, n * rows * 2));
+    printf("weights of %llu tokens, %llu x %llu: the same\n",
+           (unsigned long long)n, (unsigned long long)rows,
+           (unsigned long long)cols);
+    device->drop(gpu, block[0]);
+    device->drop(gpu, block[1]);
+    void *const all[] = { x, y, wx, wy, root, want, got, cross[0], cross[1] };
+    for (size_t i = 0; i < ARRAY_LEN(all); i++)
+        free(all[i]);
+}
+
 int main(int argc, char **argv)
 {
     gpu_open(argc, argv, &hessian_plugin);
     check_there(520);
+    check_weights(1, 8, 8, 0);
+    check_weights(3, 1, 1, 0);
+    check_weights(777, 75, 333, 1);
+    check_weights(5000, 264, 520, 0);
+    check_weights(70001, 24, 40, 8);
+    check_weights(20000, 512, 264, 4);
     check_long(40000, 1288, 0);
     check_long(33000, 333, 0);
     check_long(16384, 512, 128);

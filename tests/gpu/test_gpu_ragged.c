@@ -25,7 +25,7 @@ static float *alone(const struct cuda_tokens *t, uint64_t cols)
     struct cuda_hessian *h;
 
     OK(hessian_functions()->open(&h, gpu, &s, e));
-    OK(hessian_functions()->add(h, t->x, t->tokens, false, e));
+    OK(hessian_functions()->add(h, t->x, t->tokens, false, NULL, e));
     OK(hessian_functions()->finish(h, out, false, e));
     hessian_functions()->close(h);
     return out;

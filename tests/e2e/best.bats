@@ -1,0 +1,93 @@
+#!/usr/bin/env bats
+# forge quantize --effort best: tokens with weights by their gradients (forge-gradient
+# --weights), in every way through the layers.
+
+load e2e
+
+few=("${small[@]}" --effort best)
+
+setup_file() {
+    cd "$BATS_FILE_TMPDIR" || return 1
+    forge-tokens -q --sequences 4 --seqlen 64 -o t.fts "$model" "$text"
+    forge-gradient -q --weights w.fts "$model" t.fts | forge-hessian -q -o f.fts
+    forge quantize "$model" whole "${few[@]}" --work kept
+}
+
+setup() {
+    cd "$BATS_TEST_TMPDIR" || return 1
+    T=$BATS_FILE_TMPDIR
+}
+
+# OUT OPTION...: what tools in a pipe make of t.fts, with these options of forge-hessian.
+by_hand() {
+    rm -f back
+    mkfifo back
+    timeout 60 bash -o pipefail -c '
+        forge-calib -q --feedback back --propagate both "$1" "$2/t.fts" |
+        forge-hessian -q --blend 2 "${@:4}" | forge-weights -q --join "$1" | forge-grid -q |
+        forge-solve -q --effort best --prior 2 --fisher "$2/f.fts" | tee back >codes.fts
+        { cat codes.fts; forge-weights -q --others "$1"; } |
+            forge-pack -q --layout compressed-tensors | forge-shard -q --from "$1" "$3"' - \
+        "$model" "$T" "$@"
+}
+
+# FILE FILE: Hessians of the same names and bytes.
+same_hessians() {
+    python3 - "$tree/tests/reference" "$@" <<'PYTHON'
+import sys
+sys.path.insert(0, sys.argv[1])
+import fts
+a, b = ({t.name: bytes(t.payload) for t in fts.read(open(p, "rb")) if t.role == "hessian"} for p in sys.argv[2:])
+assert len(a) == 4 and a == b
+PYTHON
+}
+
+@test "the loop has the codes of tools in a pipe, with weights and not without" {
+    by_hand weighted --weights "$T/w.fts"
+    same_tensors "$T/whole" weighted
+    by_hand alike
+    run -1 same_tensors "$T/whole" alike
+}
+
+@test "Hessians of the original model are of weighted tokens" {
+    forge quantize "$model" out "${few[@]}" --propagate original --work work
+    forge-calib -q --layer 0 "$model" "$T/t.fts" | forge-hessian -q --weights "$T/w.fts" -o h.fts
+    same_hessians h.fts work/calib-*/hessian-0.fts
+    forge-calib -q --layer 0 "$model" "$T/t.fts" | forge-hessian -q -o h.fts
+    run -1 same_hessians h.fts work/calib-*/hessian-0.fts
+}
+
+@test "what is there of F and the weights is not made again; what is lost, is" {
+    cp -rL "$(dirname "$(command -v forge)")" bin
+    cp -rL "$(dirname "$(command -v forge)")/../lib" lib
+    printf '#!/bin/sh\nexit 1\n' >bin/forge-calib
+    run -65 --separate-stderr bin/forge quantize "$model" out "${few[@]}" --work work
+    run -0 forge status work
+    [ "${lines[2]}" = "gradients, of all tokens for their weights: done" ]
+    jq -e '.gradients and .layers_done == 0' <<<"$(forge status --json work)"
+    stat -c %Y%i work/calib-*/{fisher,weights}.fts >stamps
+    forge quantize "$model" out "${few[@]}" --work work
+    same "$T/whole" out
+    stat -c %Y%i work/calib-*/{fisher,weights}.fts | cmp - stamps
+    for lost in fisher weights; do # as after a kill between the two
+        rm -r out work/solve-* work/calib-*/$lost.fts
+        run -0 forge status work
+        [ "$lost" = weights ] || [ "${lines[2]}" = "gradients, of all tokens for their weights: to come, before the layers" ]
+        forge quantize "$model" out "${few[@]}" --work work
+        same "$T/whole" out
+        cmp work/calib-*/weights.fts "$T"/kept/calib-*/weights.fts
+    done
+}
+
+@test "--dry-run: weights up to 131072 tokens" {
+    plan() { forge quantize "$model" out --text "$text" --dry-run --seqlen 512 "$@"; }
+    plan --effort best --sequences 256 >with
+    plan --effort best --sequences 257 >without
+    plan --sequences 256 >default
+    grep -x 'calibration  131072 tokens with weights by their gradients, propagate both' with
+    grep -x 'calibration  131584 tokens without weights, which up to 131072 have, propagate both' without
+    grep -x 'calibration  131072 tokens, propagate both' default
+    operations() { sed -nE 's/^  best +([0-9.]+) ([GT])FLOP.*/\1\2/p' "$1" | numfmt --from=si; }
+    less "$(operations without)" "$(operations with)"
+    [ "$(operations default)" = "$(operations with)" ]
+}
