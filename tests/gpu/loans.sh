@@ -16,14 +16,14 @@ loop() { # EFFORT OPTION...: codes to standard output, bytes in front of the sol
     rm -f back
     mkfifo back
     forge-calib -q --device cuda "${states[@]}" --propagate both --feedback back "$@" "$model" tokens |
-        forge-hessian -q --device cuda "$@" | tee >(wc -c >n) | forge-weights -q "$@" --join "$model" |
+        forge-hessian -q --device cuda "${weigh[@]}" "$@" | tee >(wc -c >n) | forge-weights -q "$@" --join "$model" |
         forge-grid -q --device cuda "$@" |
         forge-solve -q --device cuda --effort "$effort" --prior 2 "$@" | tee back
 }
 content() { # of END
     python3 -c 'import sys; print(open(sys.argv[1], "rb").read().rpartition(b"FTS1")[2][84:92].hex())' "$1"
 }
-states=()
+states=() weigh=()
 for effort in fast default; do
     loop $effort >bytes
     before=$(cat n)
@@ -40,3 +40,13 @@ for effort in fast default; do
     done
     states=()
 done
+# rows that the host multiplies by roots of weights, and rows that are lent
+forge-gradient -q --device cuda --weights weights "$model" tokens >gradients
+weigh=(--weights weights)
+loop default >bytes
+loop default --loans lent-weights >lent
+echo "weights of tokens: $(content bytes) $(content lent)"
+[ "$(content bytes)" = "$(content lent)" ]
+weigh=()
+loop default >bytes
+[ "$(content bytes)" != "$(content lent)" ]
