@@ -1,15 +1,16 @@
 #!/bin/bash
 # layer_model.sh DIR LAYERS: make DIR, a model of random layers of a real size (SIZE=7b:
-# Llama-7B's, 8b, 70b), with the vocabulary of MODEL, which is of the same family.
+# Llama-7B's, 1b, 8b, 70b), with the vocabulary of MODEL, which is of the same family.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=${HELPER:-$PWD/build/release/tests/helper}:$PATH # mkmodel
 model=${MODEL:-examples/llama-4m} dir=$1 layers=$2
 case ${SIZE:-7b} in
+1b) hidden=2048 inner=5632 heads=32 kv=4 ;;
 7b) hidden=4096 inner=11008 heads=32 kv=32 ;;
 8b) hidden=4096 inner=14336 heads=32 kv=8 ;;
 70b) hidden=8192 inner=28672 heads=64 kv=8 ;;
-*) echo "SIZE: 7b, 8b or 70b" >&2; exit 64 ;;
+*) echo "SIZE: 1b, 7b, 8b or 70b" >&2; exit 64 ;;
 esac
 
 mkdir "$dir"

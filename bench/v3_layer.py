@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """v3_layer.py DIR EXPERTS: one random layer of DeepSeek-V3's sizes, bf16, with EXPERTS experts
-of which each token has one, and the vocabulary of examples/llama-4m.  --config: config.json
-of the whole model alone."""
+of which each token has one, and the vocabulary of examples/llama-4m.  SCALE=4: all sizes
+divided by that.  --config: config.json of the whole model alone."""
 import json
+import os
 import shutil
 import struct
 import sys
@@ -19,6 +20,10 @@ CONFIG = {"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3
           "first_k_dense_replace": 3, "moe_layer_freq": 1, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid",
           "topk_method": "noaux_tc", "vocab_size": 129280, "max_position_embeddings": 163840, "rms_norm_eps": 1e-6,
           "rope_theta": 10000.0, "attention_bias": False, "tie_word_embeddings": False, "torch_dtype": "bfloat16"}
+
+
+SIZES = ("hidden_size", "intermediate_size", "moe_intermediate_size", "num_attention_heads", "num_key_value_heads",
+         "q_lora_rank", "kv_lora_rank")
 
 
 def tensors(c):
@@ -56,7 +61,7 @@ def main():
     example = json.loads((EXAMPLE/"config.json").read_text())
     c = {**CONFIG, **{k: example[k] for k in ("vocab_size", "bos_token_id", "eos_token_id")}, "num_hidden_layers": 1,
          "first_k_dense_replace": 0, "n_routed_experts": int(experts), "num_experts_per_tok": 1, "n_group": 1,
-         "topk_group": 1}
+         "topk_group": 1, **{k: CONFIG[k] // int(os.environ.get("SCALE", 1)) for k in SIZES}}
     (out/"config.json").write_text(json.dumps(c))
     head, at, all = {}, 0, [(f"{name}.weight", shape) for name, shape in tensors(c)]
     all.append(("model.layers.0.mlp.gate.e_score_correction_bias", (c["n_routed_experts"],)))
@@ -66,15 +71,18 @@ def main():
         at += size
     text = json.dumps(head).encode()
     random = np.random.default_rng(1)
-    pool = random.standard_normal(1 << 24)
+    pool = random.standard_normal(1 << 24, dtype="f4")
+    pools = {}
     with open(out/"model.safetensors", "wb") as f:
         f.write(struct.pack("<Q", len(text)) + text)
         for name, shape in all:
             if len(shape) == 1:
                 f.write(bf16(np.full(shape, 0. if "bias" in name else 1.)).tobytes())
                 continue
-            some = bf16(pool[random.integers(1 << 20):] / (1 if "embed" in name else shape[1] ** .5))
-            left = int(np.prod(shape))
+            size = 1 if "embed" in name else shape[1] ** .5
+            if size not in pools:
+                pools[size] = bf16(pool / size)
+            some, left = pools[size][random.integers(1 << 20):], int(np.prod(shape))
             while left:
                 left -= f.write(some[:left].data) // 2
 
