@@ -67,15 +67,18 @@ COLUMNS = {"moments": ["GFLOP", "GFLOP of attention", "GB of files", "GB of weig
            "share": ["GFLOP", "GFLOP of factors", "GB"], "experts": ["s of its pieces", "expert"]}
 
 
-@functools.cache
-def stops(model, parts):
-    out = subprocess.run(["forge-plan", "--parts", str(parts), model], check=True, capture_output=True, text=True)
-    return [json.loads(line) for line in out.stdout.splitlines()]
-
-
 def hidden_size(model):
     config = json.loads((Path(model)/"config.json").read_text())
     return config.get("text_config", config)["hidden_size"]
+
+
+@functools.cache
+def stops(model, parts):
+    out = subprocess.run(["forge-plan", "--parts", str(parts), model], check=True, capture_output=True, text=True)
+    all, hidden = [json.loads(line) for line in out.stdout.splitlines()], hidden_size(model)
+    # Until a linear is quantized both streams are one, which has no cross moment.
+    all[0].update(moments=4 * hidden * (hidden + 1) // 2, sums=hidden ** 2)
+    return all
 
 
 def linears(stops):
