@@ -161,16 +161,25 @@ int64_t expert_rows_lent(const struct model_config *c, int64_t tokens)
     return rows > 0 && rows < tokens ? rows : tokens;
 }
 
-double experts_kept_bytes(const struct model_config *c, size_t item)
+double expert_sums_bytes(double all, int streams)
 {
-    double bytes = 0;
+    return all > EXPERT_SUMS ? (double)EXPERT_SUMS : streams * all;
+}
+
+double experts_kept_bytes(const struct model_config *c, size_t item,
+                          double tokens, bool both)
+{
+    double rows = tokens * (double)c->hidden_size, bytes = 0;
+    int streams = both ? 2 : 1;
 
     for (int64_t i = 0; i < c->n_layers; i++)
-        if (model_layer_experts(c, i)) /* the last layer needs no sums */
-            bytes = fmax(
-                bytes,
-                (double)c->hidden_size *
-                    (double)(item + (i < c->n_layers - 1 ? sizeof(float) : 0)));
+        if (model_layer_experts(c, i)) {
+            /* the last layer needs no sums */
+            double sums = i < c->n_layers - 1 ? rows * sizeof(float) : 0;
+
+            bytes = fmax(bytes, streams * rows * (double)item +
+                                    expert_sums_bytes(sums, streams));
+        }
     return bytes;
 }
 

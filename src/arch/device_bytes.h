@@ -35,10 +35,18 @@ double gradient_thread_bytes(const struct model_config *c);
  * eight times an expert's mean share of the tokens, since routers do not share
  * evenly. */
 int64_t expert_rows_lent(const struct model_config *c, int64_t tokens);
-/* Bytes that experts keep of a token from their point on, their inputs and sums of
- * outputs; and of the blocks above, with room for half of their rows, with companions
- * (both) or without.  0: no experts. */
-double experts_kept_bytes(const struct model_config *c, size_t item);
+/* On a GPU the f32 sums of experts' outputs are of all tokens if they take so many
+ * bytes at most (not of what is free: other sums round otherwise); else of as many
+ * tokens at a time, and the experts run a second time. */
+#define EXPERT_SUMS ((int64_t)8 << 30)
+/* Bytes of the sums in so many streams, of which one at a time has sums of part of the
+ * tokens; all: of one stream's. */
+double expert_sums_bytes(double all, int streams);
+/* Bytes that experts keep from their point on, their inputs and sums of outputs, of
+ * `tokens` of a stream, or of both; and of a token of the blocks above, with room for
+ * half of their rows, with companions (both) or without.  0: no experts. */
+double experts_kept_bytes(const struct model_config *c, size_t item,
+                          double tokens, bool both);
 double experts_lent_bytes(const struct model_config *c, size_t item, bool both);
 /* Bytes of the block in which activations are lent (calib/lending.h), where `room` are
  * free: all, if what experts keep fits beside it; else what that leaves, for an expert's

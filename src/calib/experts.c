@@ -7,12 +7,34 @@
 
 #include "calib/emit.h"
 
+/* Tokens that have sums of outputs at a time: all, or of whole batches as many as
+ * calib.expert_sums has room for, but one. */
+static int64_t tokens_summed(const struct run *run)
+{
+    const struct store *s = run->s;
+    int64_t row = model_config(run->c->m)->hidden_size * (int64_t)sizeof(float),
+            fit = run->c->expert_sums / row;
+
+    if (!model_on_device(run->c->m) || run->c->outputs.count || fit >= s->rows)
+        return s->rows;
+    for (int64_t i = 0; i < s->n_batches; i++)
+        fit = s->batch[i].rows > fit ? s->batch[i].rows : fit;
+    return fit;
+}
+
+/* Whether they are not all, so that experts run once more for the sums. */
+static bool adds_in_parts(const struct calib_experts *ex)
+{
+    return ex->mix.summed && ex->mix.summed < ex->run->s->rows;
+}
+
 int calib_experts_open(struct calib_experts *ex, struct run *run, int64_t layer,
                        bool add_out, struct err *e)
 {
     const struct model_config *c = model_config(run->c->m);
     size_t n = (size_t)model_layer_experts(c, layer);
-    bool sums = add_out && !run->c->skip_experts;
+    int64_t sums =
+        n && add_out && !run->c->skip_experts ? tokens_summed(run) : 0;
 
     *ex = (struct calib_experts){ .run = run,
                                   .layer = layer,
@@ -26,8 +48,8 @@ int calib_experts_open(struct calib_experts *ex, struct run *run, int64_t layer,
         mixture_open(&ex->mix, run->c->m, layer, run->s->rows, sums,
                      run->c->dir, e) < 0 ||
         (run->reference &&
-         mixture_open(&ex->reference, run->c->m, layer, run->s->rows, sums,
-                      run->c->dir, e) < 0)) {
+         mixture_open(&ex->reference, run->c->m, layer, run->s->rows,
+                      adds_in_parts(ex) ? 0 : sums, run->c->dir, e) < 0)) {
         calib_experts_close(ex);
         return e->code;
     }
@@ -308,7 +330,7 @@ static int take_codes(void *arg, const struct linear *l, int n,
         return e->code;
     if (!c->feedback)
         return 0;
-    for (int i = 0; i < ex->n_old; i++)
+    for (int i = 0; i < ex->n_old && !adds_in_parts(ex); i++)
         quantized_remove(c->codes, ex->old[i].module);
     ex->n_old = n < (int)ARRAY_LEN(ex->old) ? n : (int)ARRAY_LEN(ex->old);
     memcpy(ex->old, l, (size_t)ex->n_old * sizeof(*l));
@@ -342,12 +364,33 @@ static int put_hitmap(struct calib_experts *ex, struct err *e)
     return rc;
 }
 
-static int add(struct calib_experts *ex, const struct mixture *x,
-               const struct store *s, struct err *e)
+/* Rows of the batches from i on that have room for sums. */
+static int64_t rows_from(const struct store *s, int64_t i, int64_t most)
 {
+    int64_t n = 0;
+
+    for (; i < s->n_batches && n + s->batch[i].rows <= most; i++)
+        n += s->batch[i].rows;
+    return n;
+}
+
+/* codes: as mixture_run() was told. */
+static int add(struct calib_experts *ex, struct mixture *x,
+               const struct quantized *codes, const struct store *s,
+               struct err *e)
+{
+    int64_t end = x->summed < s->rows ? 0 : s->rows; /* rows that have sums */
+
     for (int64_t i = 0; i < s->n_batches; i++) {
         const struct span *b = &s->batch[i];
 
+        if (b->row == end) {
+            int64_t n = rows_from(s, i, x->summed);
+
+            if (mixture_run_part(x, codes, b->row, n, e) < 0)
+                return e->code;
+            end += n;
+        }
         if (mixture_add(x, store_rows(s, b->row), b->row, b->rows, e) < 0)
             return e->code;
         if (s == ex->run->s && run_check(ex->run, b, ex->layer + 1, e) < 0)
@@ -362,13 +405,18 @@ static int add_all(struct calib_experts *ex, struct err *e)
 {
     const struct run *run = ex->run;
 
-    if (add(ex, &ex->mix, run->s, e) < 0)
+    if (add(ex, &ex->mix, run->c->codes, run->s, e) < 0)
         return e->code;
     if (!run->reference)
         return 0;
-    if (mixture_run(&ex->reference, NULL, NULL, NULL, e) < 0)
+    if (adds_in_parts(ex)) { /* in the same memory */
+        ex->reference.sum = ex->mix.sum;
+        ex->reference.summed = ex->mix.summed;
+        ex->mix.sum = NULL;
+    } else if (mixture_run(&ex->reference, NULL, NULL, NULL, e) < 0) {
         return e->code;
-    return add(ex, &ex->reference, run->reference, e);
+    }
+    return add(ex, &ex->reference, NULL, run->reference, e);
 }
 
 int calib_experts_run(struct calib_experts *ex, bool emit, bool add_out,
@@ -380,8 +428,10 @@ int calib_experts_run(struct calib_experts *ex, bool emit, bool add_out,
     struct calib *c = ex->run->c;
     bool hook = emit && (!c->feedback || calib_experts_wanted(ex));
 
-    if (hook && ex->run->reference)
+    if (hook && ex->run->reference) {
         ex->mix.reference = ex->reference.in;
+        ex->mix.far = ex->reference.spilled;
+    }
     if (!ex->experts)
         return 0;
     if (hook && c->feedback &&

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "calib/calib.h"
+#include "arch/device_bytes.h"
 #include "calib/options.h"
 #include "device/device.h"
 
@@ -83,6 +84,11 @@ static void parse(struct calib_options *s, int argc, char **argv)
           &s->synthetic.sequences, 1, 1000000, false },
         { OPT_INT, 0, "seqlen", "T", "with --synthetic: tokens in each [512]",
           &s->synthetic.seqlen, 1, 1000000, false },
+        { OPT_SIZE, 0, "expert-sums", "SIZE",
+          "GPU memory for sums of experts' outputs; beyond it experts run "
+          "twice, "
+          "the second time for some tokens after the others [8GiB]",
+          &s->expert_sums, 0, 0, false },
         { OPT_CHOICE, 0, "dtype", "bf16|f32", "type to compute in [bf16]",
           &s->dtype, 0, 0, false },
         DEVICE_OPTIONS(&s->device),
@@ -161,7 +167,7 @@ static _Noreturn void leave(const struct calib_options *s, struct calib *c,
 
 int main(int argc, char **argv)
 {
-    struct calib_options s = { .layer = -1 };
+    struct calib_options s = { .layer = -1, .expert_sums = EXPERT_SUMS };
     struct progress progress = { 0 };
     struct calib c = { .progress = &progress };
     struct stream_reader *in = NULL;
@@ -178,6 +184,7 @@ int main(int argc, char **argv)
     c.output = s.output;
     c.whole = s.layer < 0 && !s.to;
     c.skip_experts = s.skip_experts;
+    c.expert_sums = (int64_t)s.expert_sums;
     c.until = s.until ? &s.stop : NULL;
     c.hidden = s.hidden;
     c.reference = s.propagate == 1;

@@ -158,7 +158,7 @@ static int pass_layer(struct run *r, int64_t layer, struct err *e)
     int rc = 0;
 
     if (model_layer_experts(model_config(m), layer))
-        rc = mixture_open(&x, m, layer, r->w.rows, true, r->g->dir, e);
+        rc = mixture_open(&x, m, layer, r->w.rows, r->w.rows, r->g->dir, e);
     if (rc >= 0)
         rc = model_load_layer(m, layer, POINT_IN, POINT_OUT, NULL, &w, e);
     for (int64_t i = 0; i < r->w.n_batches && rc >= 0; i++)

@@ -47,9 +47,10 @@ struct calib {
     struct feedback *feedback;      /* NULL: no feedback */
     const struct calib_stop *until; /* NULL: no such end; not with feedback */
     enum calib_output output;
-    bool reference;     /* run the reference stream too: calib.h */
-    bool skip_experts;  /* leave out the experts' outputs */
-    bool whole;         /* all layers from the input's on; else that layer */
+    bool reference;      /* run the reference stream too: calib.h */
+    bool skip_experts;   /* leave out the experts' outputs */
+    int64_t expert_sums; /* bytes of f32 sums of experts' outputs on a device */
+    bool whole;          /* all layers from the input's on; else that layer */
     const char *hidden; /* file for the hidden states that leave the layer; with
                            `whole` written now and then, to resume a run from;
                            with `until` states.h; NULL: none */

@@ -243,7 +243,7 @@ static int run_layer(struct eval *v, struct walk *w, int64_t index,
 
     if (rc >= 0 && mixed)
         rc = mixture_open(&mix, s->model, index, (int64_t)c->start[c->count],
-                          true, v->tmp, e);
+                          (int64_t)c->start[c->count], v->tmp, e);
     for (size_t i = 0, end; rc >= 0 && i < c->count; i = end) {
         end = batch_end(c, i);
         rc = run_batch(v, w, l, mixed ? &mix : NULL, i, end, e);

@@ -337,8 +337,11 @@ static void add_states(struct plan *p, const struct model_config *m)
         if (model_layer_experts(m, i)) {
             p->top_k = m->moe.top_k;
             p->expert_in_bytes = h * item;
-            p->expert_sum_bytes =
-                experts_kept_bytes(m, sizeof(uint16_t)) - p->expert_in_bytes;
+            if (i < m->n_layers - 1)
+                p->expert_sum_bytes = h * sizeof(float);
+            p->expert_codes_bytes = (double)model_layer_experts(m, i) * 3 * h *
+                                    (double)m->moe.width *
+                                    (0.5 + sizeof(uint32_t) / 128.0);
             p->expert_mid_bytes = 2 * item * (double)m->moe.width *
                                   (double)expert_rows_lent(m, many) /
                                   (double)many;

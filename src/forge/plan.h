@@ -31,6 +31,7 @@ struct plan {
     double x_bytes, act_bytes[2], companion_bytes[2];
     double expert_in_bytes, expert_sum_bytes, expert_mid_bytes;
     double expert_lent_bytes[2]; /* experts_lent_bytes() */
+    double expert_codes_bytes;   /* of all experts of a layer, in 4 bits */
     int64_t top_k;
     bool device_lacks;    /* no GPU runs the model's layers */
     uint64_t layer_bytes; /* weights of the largest layer with four of its

@@ -54,6 +54,14 @@ static void place(struct room *room, double *left, double bytes)
         room->states_memory += bytes;
 }
 
+static double sums_bytes(const struct request *r, const struct states *s)
+{
+    double all = s->tokens * r->plan.expert_sum_bytes;
+
+    return r->j.parts > 1 ? s->streams * all :
+                            expert_sums_bytes(all, s->streams);
+}
+
 /* Activations: in one pipe they are lent, if there is room for a batch
  * (calib/lending.h); else those that do not fit are on the host. */
 static void place_activations(const struct request *r, const struct states *s,
@@ -67,8 +75,8 @@ static void place_activations(const struct request *r, const struct states *s,
 
     if (lent && spare >= batch * row) {
         *left -= lent_room(s->tokens * row,
-                           s->tokens * s->streams *
-                               (p->expert_in_bytes + p->expert_sum_bytes),
+                           s->tokens * s->streams * p->expert_in_bytes +
+                               sums_bytes(r, s),
                            s->tokens * p->expert_lent_bytes[s->both], spare);
         return;
     }
@@ -99,10 +107,11 @@ static void on_device(const struct request *r, const struct states *s,
     spare = (limit > 0 || gpu_room_states(r) > 0 ? left : left / 2) -
             gpu_room_layer(r);
     place_activations(r, s, room, spare, &left);
-    for (int i = 0; i < s->streams; i++) {
+    for (int i = 0; i < s->streams; i++)
         place(room, &left, s->tokens * p->expert_in_bytes);
-        place(room, &left, s->tokens * p->expert_sum_bytes);
-    }
+    place(room, &left, sums_bytes(r, s));
+    if (sums_bytes(r, s) < s->streams * s->tokens * p->expert_sum_bytes)
+        room->states_memory += p->expert_codes_bytes;
     place(room, &left, s->tokens * p->expert_mid_bytes);
     if (start.states_disk > room->states_disk)
         room->states_disk = start.states_disk;

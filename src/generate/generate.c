@@ -31,7 +31,7 @@ static int load_layer(struct generator *g, int64_t i, struct err *e)
         return e->code;
     if (!model_layer_experts(model_config(g->m), i))
         return 0;
-    if (mixture_open(&g->mixture[i], g->m, i, CHUNK, true, "/tmp", e) < 0 ||
+    if (mixture_open(&g->mixture[i], g->m, i, CHUNK, CHUNK, "/tmp", e) < 0 ||
         experts_load(g->m, i, &g->kept[i], e) < 0)
         return e->code;
     g->mixture[i].kept = g->kept[i];

@@ -133,15 +133,13 @@ static int gather_from(struct part *j, const void *from, void *to,
     return 0;
 }
 
-int part_gather(struct part *j, struct err *e)
+int part_gather(struct part *j, void *reference, struct err *e)
 {
-    struct pass *x = j->x;
+    const struct experts_pass *p = j->x->p;
 
-    if (gather_from(j, x->p->in, x->in.p, e) < 0)
+    if (gather_from(j, p->in, j->x->in.p, e) < 0)
         return e->code;
-    return x->p->reference ?
-               gather_from(j, x->p->reference, x->in_reference.p, e) :
-               0;
+    return reference ? gather_from(j, p->reference, reference, e) : 0;
 }
 
 /* sum += weight * out, if there is a sum, and weight * ||out||. */
@@ -246,6 +244,7 @@ void pass_release_slots(struct pass *x)
 {
     if (x->m->on) {
         model_free(x->m, x->mids);
+        model_free(x->m, x->references);
         model_free(x->m, x->device_slot);
         model_free(x->m, x->device_weight);
         model_free(x->m, x->device_score);

@@ -25,6 +25,7 @@ struct pass {
     struct buffer in_reference, mid_reference; /* the same for p->reference */
     struct region mid_rows; /* with hooks: memory of mids on the host */
     void *mids;             /* with hooks: [2, tokens of an expert, width] */
+    void *references;       /* with p->far: [2, tokens of an expert, H] */
     /* On a device: copies of slot and of the routing's weights; sums of
      * squares of output rows, by position in slot. */
     int64_t *device_slot;
@@ -63,9 +64,9 @@ int64_t pass_most_tokens(const struct pass *x);
 MUST_CHECK int pass_count_tokens(struct pass *x, struct err *e);
 /* row[n], elements, *= by. */
 void multiply_row(enum dtype type, void *row, int64_t n, float by);
-/* Copy the part's rows to x->in, and those of the reference to
- * x->in_reference; both times their scores if the family weighs inputs. */
-MUST_CHECK int part_gather(struct part *j, struct err *e);
+/* Copy the part's rows to x->in, and those of the reference to `reference` (NULL: do
+ * not); both times their scores if the family weighs inputs. */
+MUST_CHECK int part_gather(struct part *j, void *reference, struct err *e);
 /* sum[token] += weight * row of x->out; adds the norms of the weighted rows to
  * x->norms (on a device: x->squares). */
 MUST_CHECK int part_scatter(struct part *j, struct err *e);

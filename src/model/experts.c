@@ -80,7 +80,7 @@ static int run_expert(struct pass *x, int64_t turn, const struct expert *w,
     bool last;
 
     for (int64_t i = 0; next_part(x, expert, i, &j, &last); i++) {
-        if (part_gather(&j, e) < 0 ||
+        if (part_gather(&j, NULL, e) < 0 ||
             multiply(x, &w->of[GATE], &w->of[UP], x->in.p, j.n, x->mid.p, e) <
                 0 ||
             multiply(x, &w->of[DOWN], NULL, x->mid.p, j.n, x->out.p, e) < 0 ||
@@ -209,6 +209,27 @@ static int run_kept(struct pass *x, struct err *e)
 
 /* ---- with hooks ---- */
 
+/* Of the two experts of which rows are kept: part `part` of [2, tokens, width]. */
+static void *kept_rows(const struct pass *x, void *all, int64_t width,
+                       int64_t turn, int64_t part)
+{
+    int64_t rows = turn % 2 * pass_most_tokens(x) + part * EXPERT_PART;
+
+    return (char *)all + (size_t)(rows * width) * x->m->size;
+}
+
+static void *mid_of(const struct pass *x, int64_t turn, int64_t part)
+{
+    return kept_rows(x, x->mids, x->width, turn, part);
+}
+
+/* Where the part's rows of the reference are, if the pass has one; or NULL. */
+static void *reference_of(const struct pass *x, int64_t turn, int64_t part)
+{
+    return x->references ? kept_rows(x, x->references, x->h, turn, part) :
+                           x->in_reference.p;
+}
+
 static int send_in(struct pass *x, int64_t turn, struct err *e)
 {
     const struct expert_hooks *h = x->p->hooks;
@@ -220,45 +241,37 @@ static int send_in(struct pass *x, int64_t turn, struct err *e)
     if (turn >= x->turns)
         return 0;
     for (int64_t i = 0; next_part(x, expert, i, &j, &last); i++) {
+        void *to = reference_of(x, turn, i);
         struct expert_rows r = { .expert = expert,
                                  .n = j.n,
                                  .turn = turn,
                                  .all = pass_tokens_of(x, expert),
                                  .rows = x->in.p,
+                                 .reference = to,
                                  .slot = x->slot + j.first,
                                  .device_slot = x->device_slot + j.first,
                                  .last = last };
 
-        if (part_gather(&j, e) < 0)
+        if (part_gather(&j, to, e) < 0)
             return e->code;
-        if (x->p->reference)
-            r.reference = x->in_reference.p;
         if ((rc = h->in(h->arg, &r, e)) < 0)
             return rc;
     }
     return 0;
 }
 
-/* Of the two experts whose inputs of down are kept. */
-static void *mid_of(const struct pass *x, int64_t turn, int64_t part)
-{
-    int64_t rows = turn % 2 * pass_most_tokens(x) + part * EXPERT_PART;
-
-    return (char *)x->mids + (size_t)(rows * x->width) * x->m->size;
-}
-
-/* x->out = W_down (mid_ref - mid), what E_ref(x_ref) has more than W_down mid
- * and down's bias, where E_ref is the checkpoint's expert, W_down its down, and
+/* x->out = W_down (mid_ref - mid), what E_ref(x_ref), x_ref = in, has more than W_down
+ * mid and down's bias, where E_ref is the checkpoint's expert, W_down its down, and
  * mid_ref = silu(W_gate x_ref) * (W_up x_ref). */
 static int make_gap(struct part *j, const struct expert *reference,
-                    const void *mid, struct err *e)
+                    const void *in, const void *mid, struct err *e)
 {
     struct loaded down = reference->of[DOWN]; /* without its bias */
     struct pass *x = j->x;
 
     down.bias = NULL;
-    if (multiply(x, &reference->of[GATE], &reference->of[UP], x->in_reference.p,
-                 j->n, x->mid_reference.p, e) < 0)
+    if (multiply(x, &reference->of[GATE], &reference->of[UP], in, j->n,
+                 x->mid_reference.p, e) < 0)
         return e->code;
     if (model_subtract(x->m, x->mid_reference.p, x->mid_reference.p, mid, NULL,
                        j->n, x->width, e) < 0)
@@ -278,6 +291,7 @@ static int make_mid(struct pass *x, int64_t turn, const struct expert *w,
     int rc;
 
     for (int64_t i = 0; next_part(x, expert, i, &j, &last); i++) {
+        void *in = reference_of(x, turn, i);
         struct expert_rows r = { .expert = expert,
                                  .n = j.n,
                                  .turn = turn,
@@ -289,10 +303,10 @@ static int make_mid(struct pass *x, int64_t turn, const struct expert *w,
 
         if (x->p->reference)
             r.reference = x->out.p;
-        if (part_gather(&j, e) < 0 ||
+        if (part_gather(&j, x->references ? NULL : in, e) < 0 ||
             multiply(x, &w->of[GATE], &w->of[UP], x->in.p, j.n,
                      mid_of(x, turn, i), e) < 0 ||
-            (r.reference && make_gap(&j, reference, r.rows, e) < 0))
+            (r.reference && make_gap(&j, reference, in, r.rows, e) < 0))
             return e->code;
         if ((rc = h->mid(h->arg, &r, e)) < 0)
             return rc;
@@ -391,6 +405,10 @@ static int reserve_mids(struct pass *x, struct err *e)
     int64_t rows = 2 * pass_most_tokens(x);
     size_t bytes = (size_t)(rows * x->width) * x->m->size;
 
+    if (x->m->on && x->p->far &&
+        model_alloc(x->m, &x->references, (size_t)(rows * x->h) * x->m->size,
+                    true, NULL, e) < 0)
+        return e->code;
     if (x->m->on)
         return model_alloc(x->m, &x->mids, bytes, true, NULL, e);
     region_init(&x->mid_rows, x->p->dir);

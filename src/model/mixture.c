@@ -9,7 +9,7 @@
 static int reserve(struct mixture *x, size_t in, size_t sum, struct err *e)
 {
     if (x->m->on) {
-        if (model_alloc(x->m, &x->in, in, true, NULL, e) < 0 ||
+        if (model_alloc(x->m, &x->in, in, true, &x->spilled, e) < 0 ||
             (sum &&
              model_alloc(x->m, (void **)&x->sum, sum, true, NULL, e) < 0))
             return e->code;
@@ -23,13 +23,18 @@ static int reserve(struct mixture *x, size_t in, size_t sum, struct err *e)
     return 0;
 }
 
+static size_t sum_bytes(const struct mixture *x, int64_t tokens)
+{
+    return (size_t)(tokens * x->m->config.hidden_size) * sizeof(float);
+}
+
 int mixture_open(struct mixture *x, struct model *m, int64_t layer,
-                 int64_t tokens, bool sums, const char *dir, struct err *e)
+                 int64_t tokens, int64_t sums, const char *dir, struct err *e)
 {
     const struct model_config *c = &m->config;
     size_t n;
 
-    *x = (struct mixture){ .m = m, .layer = layer, .dir = dir };
+    *x = (struct mixture){ .m = m, .layer = layer, .dir = dir, .summed = sums };
     region_init(&x->ins, dir);
     region_init(&x->sums, dir);
     if (size_mul((size_t)tokens, (size_t)c->hidden_size * sizeof(float), &n))
@@ -37,7 +42,7 @@ int mixture_open(struct mixture *x, struct model *m, int64_t layer,
     if (router_load(m, layer, &x->router, e) < 0 ||
         routing_create(&x->routing, tokens, c->moe.top_k, e) < 0 ||
         routing_want_mass(&x->routing, c->moe.n_experts, e) < 0 ||
-        reserve(x, n / sizeof(float) * m->size, sums ? n : 0, e) < 0) {
+        reserve(x, n / sizeof(float) * m->size, sum_bytes(x, sums), e) < 0) {
         mixture_close(x);
         return e->code;
     }
@@ -57,18 +62,21 @@ void mixture_close(struct mixture *x)
     *x = (struct mixture){ 0 };
 }
 
+/* No outputs of so many tokens yet. */
+static int clear_sums(struct mixture *x, int64_t tokens, struct err *e)
+{
+    if (x->m->on)
+        return x->m->on->zero(x->m->context, x->sum, sum_bytes(x, tokens), e);
+    memset(x->sum, 0, sum_bytes(x, tokens));
+    return 0;
+}
+
 int mixture_restart(struct mixture *x, int64_t tokens, struct err *e)
 {
-    const struct model_config *c = &x->m->config;
-    size_t bytes = (size_t)(tokens * c->hidden_size) * sizeof(float);
-
     x->routing.n = tokens;
     memset(x->routing.mass, 0,
-           (size_t)c->moe.n_experts * sizeof(*x->routing.mass));
-    if (x->m->on)
-        return x->m->on->zero(x->m->context, x->sum, bytes, e);
-    memset(x->sum, 0, bytes);
-    return 0;
+           (size_t)x->m->config.moe.n_experts * sizeof(*x->routing.mass));
+    return clear_sums(x, tokens, e);
 }
 
 int mixture_take(struct mixture *x, const struct state *s, int64_t at,
@@ -89,11 +97,12 @@ int mixture_run(struct mixture *x, const struct quantized *codes,
                               .layer = x->layer,
                               .routing = &x->routing,
                               .in = x->in,
-                              .sum = x->sum,
+                              .sum = x->summed < x->routing.n ? NULL : x->sum,
                               .codes = codes,
                               .hooks = hooks,
                               .dir = x->dir,
                               .reference = x->reference,
+                              .far = x->far,
                               .kept = x->kept,
                               .outputs = x->outputs,
                               .of = x->of,
@@ -102,8 +111,30 @@ int mixture_run(struct mixture *x, const struct quantized *codes,
     return experts_run(&p, e);
 }
 
+int mixture_run_part(struct mixture *x, const struct quantized *codes,
+                     int64_t at, int64_t n, struct err *e)
+{
+    size_t row = (size_t)x->m->config.hidden_size * x->m->size;
+    const struct routing *all = &x->routing;
+    const struct routing part = { .n = n,
+                                  .top_k = all->top_k,
+                                  .experts = all->experts + at * all->top_k,
+                                  .weights = all->weights + at * all->top_k,
+                                  .scores = all->scores + at * all->top_k };
+    const struct experts_pass p = { .m = x->m,
+                                    .layer = x->layer,
+                                    .routing = &part,
+                                    .in = (char *)x->in + (size_t)at * row,
+                                    .sum = x->sum,
+                                    .codes = codes };
+
+    x->first = at;
+    return clear_sums(x, n, e) < 0 ? e->code : experts_run(&p, e);
+}
+
 int mixture_add(const struct mixture *x, void *rows, int64_t at, int64_t n,
                 struct err *e)
 {
-    return model_add(x->m, rows, x->sum + at * x->m->config.hidden_size, n, e);
+    return model_add(x->m, rows,
+                     x->sum + (at - x->first) * x->m->config.hidden_size, n, e);
 }

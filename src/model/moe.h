@@ -139,6 +139,8 @@ struct experts_pass {
     /* With hooks: [n, H] inputs of the reference stream at POINT_MLP_IN, for
      * expert_rows.reference; NULL: none. */
     const void *reference;
+    bool far;      /* `reference` is not in the device's own memory, which slows
+                    * reading it: rows are kept there from in() to mid() */
     double *stats; /* out: [experts, EXPERT_STATS], or NULL */
     /* Called after each expert, or NULL. */
     void (*done)(void *arg, int64_t expert);
@@ -172,26 +174,36 @@ void experts_count(const struct routing *r, bool remapped, int64_t experts,
  *     each batch:   load x; mixture_add(); store x
  *     mixture_close()
  *
+ * or, where the f32 sums of all tokens would take too much memory, behind
+ * mixture_run(), with what it has used, once more for some tokens after the others:
+ *
+ *     mixture_run_part(); each of their batches: load x; mixture_add(); store x
+ *
  * On the host the rows are in regions (common/io/region.h) of `dir`. */
 struct mixture {
     struct model *m;
     int64_t layer;
     struct router *router;
     struct routing routing;
-    void *in;                /* inputs, as in struct experts_pass */
-    float *sum;              /* outputs, as in struct experts_pass */
+    void *in;   /* inputs, as in struct experts_pass */
+    float *sum; /* outputs, as in struct experts_pass, of tokens
+                              * first..first+summed-1 */
+    int64_t first, summed;
+    bool spilled;            /* `in` is in host memory that the device reads */
     struct region ins, sums; /* memory of in and sum on the host */
     /* as in struct experts_pass; set by the caller */
     const void *reference;
+    bool far;
     const struct experts_kept *kept;
     const struct expert_outputs *outputs;
     struct expert_share of;
     const char *dir;
 };
-/* For at most `tokens` tokens.  sums: mixture_add() will be called; else there is
- * no memory for the outputs.  Errors as router_load(), region_reserve(). */
+/* For at most `tokens` tokens, and sums of the outputs of so many at a time: all;
+ * fewer, for mixture_run_part(); 0: mixture_add() will not be called.  Errors as
+ * router_load(), region_reserve(). */
 MUST_CHECK int mixture_open(struct mixture *x, struct model *m, int64_t layer,
-                            int64_t tokens, bool sums, const char *dir,
+                            int64_t tokens, int64_t sums, const char *dir,
                             struct err *e);
 void mixture_close(struct mixture *x); /* zeroed is allowed */
 /* Start again with other tokens, at most as many as it was opened for. */
@@ -205,6 +217,10 @@ MUST_CHECK int mixture_take(struct mixture *x, const struct state *s,
 MUST_CHECK int mixture_run(struct mixture *x, const struct quantized *codes,
                            const struct expert_hooks *hooks, double *stats,
                            struct err *e);
+/* Run all experts over tokens at..at+n-1, n at most as many as have sums at a time. */
+MUST_CHECK int mixture_run_part(struct mixture *x,
+                                const struct quantized *codes, int64_t at,
+                                int64_t n, struct err *e);
 /* rows[n, H], elements, += the experts' outputs for tokens at..at+n-1. */
 MUST_CHECK int mixture_add(const struct mixture *x, void *rows, int64_t at,
                            int64_t n, struct err *e);

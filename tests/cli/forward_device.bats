@@ -90,6 +90,35 @@ both() { # KIND OPTION...: the loop of the CPU, and of a device with room for st
     done
 }
 
+same_frames() { # A B: streams by commands with other options
+    PYTHONPATH=${PY%/*} python3 - "$@" <<'PYTHON'
+import sys
+import fts
+a, b = [[(t.role, t.name, t.sequence, t.shape, bytes(t.payload)) for t in fts.read(open(p, "rb")) if not t.ancillary]
+        for p in sys.argv[1:]]
+assert len(a) > 100 and a == b, [x[:4] for x, y in zip(a, b) if x != y][:5]
+PYTHON
+}
+
+@test "experts that run again for the sums of some tokens after the others: the CPU's, to the bit" {
+    # shellcheck disable=SC2046 # the lengths are words
+    python3 "$PY" tokens many.fts $(yes 5 | head -n 600)
+    ln -sf many.fts t.fts
+    for kind in deepseek_v3 llama4 mixtral; do
+        for option in '' '--propagate both'; do
+            # shellcheck disable=SC2086 # two words
+            out=cpu loop $kind forge-calib -q --feedback back $option $kind t.fts
+            h=$(tr , '\n' <$kind/config.json | sed -n 's/.*"hidden_size": *//p')
+            for sums in 1 $((4 * h * 2600)); do # a batch of 1,280 tokens, and two
+                # shellcheck disable=SC2086
+                FAKE_CUDA_SPILL=1 out=parts loop $kind gpu/forge-calib -q --device cuda \
+                    --expert-sums "$sums" --feedback back $option $kind t.fts
+                same_frames cpu.seen parts.seen
+            done
+        done
+    done
+}
+
 @test "forge-eval: the same figures, layer by layer, too" {
     for kind in llama deepseek_v3 qwen2_moe gemma2 granite; do
         python3 "$PY" make $kind original
