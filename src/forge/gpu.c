@@ -10,22 +10,30 @@
 
 enum { ANSWER = 2048 };
 
-int gpu_ask(struct gpu *g, const char *device, uint64_t memory, struct err *e)
+static int ask(struct gpu *g, struct err *e)
 {
-    char limit[48] = "", command[128];
+    g->asked = popen(g->command, "re");
+    return g->asked ? 0 : err_set(e, E_TEMP, "forge-device:");
+}
+
+int gpu_ask(struct gpu *g, const char *device, uint64_t memory, bool shared,
+            struct err *e)
+{
+    char limit[48] = "";
 
     if (device_name_check(device, e) < 0)
         return e->code;
     if (!strcmp(device, "cpu") ||
         (!strcmp(device, "auto") && !plugin_is_likely()))
         return 0;
+    if (shared)
+        mps_start(&g->mps);
     /* the device's name has no character that a shell knows */
     if (memory)
         snprintf(limit, sizeof(limit), " --gpu-memory %" PRIu64, memory);
-    snprintf(command, sizeof(command),
+    snprintf(g->command, sizeof(g->command),
              "exec forge-device --json --device %s%s 2>&1", device, limit);
-    g->asked = popen(command, "re");
-    return g->asked ? 0 : err_set(e, E_TEMP, "forge-device:");
+    return ask(g, e);
 }
 
 static int take_answer(struct gpu *g, const char *text, struct err *e)
@@ -53,15 +61,13 @@ static int take_answer(struct gpu *g, const char *text, struct err *e)
     return rc;
 }
 
-int gpu_learn(struct gpu *g, struct err *e)
+static int learn(struct gpu *g, struct err *e)
 {
     static const char asked[] = "forge-device: "; /* it is no cause */
     char text[ANSWER];
     size_t n;
     int status;
 
-    if (!g->asked)
-        return 0;
     n = fread(text, 1, sizeof(text) - 1, g->asked);
     text[n] = 0;
     status = pclose(g->asked);
@@ -78,9 +84,20 @@ int gpu_learn(struct gpu *g, struct err *e)
                                                          text + strlen(asked));
 }
 
+int gpu_learn(struct gpu *g, struct err *e)
+{
+    int rc = g->asked ? learn(g, e) : 0;
+
+    if (!g->mps.control || (!rc && *g->facts.stamp))
+        return rc;
+    mps_end(&g->mps);
+    return ask(g, e) < 0 ? e->code : learn(g, e);
+}
+
 void gpu_release(struct gpu *g)
 {
     if (g->asked)
         pclose(g->asked);
     g->asked = NULL;
+    mps_end(&g->mps);
 }

@@ -187,7 +187,8 @@ static int check(struct request *r, struct err *e)
 {
     const struct job *j = &r->j;
 
-    if (gpu_ask(&r->gpu, j->device, j->gpu_memory, e) < 0 ||
+    if (gpu_ask(&r->gpu, j->device, j->gpu_memory,
+                !r->dry_run && make_in_pipe(j), e) < 0 ||
         check_paths(r, e) < 0 ||
         (r->prune.keep && prune_check(&r->prune, j->model, e) < 0) ||
         check_model(r, e) < 0 || bits_check(r, e) < 0 ||

@@ -233,3 +233,50 @@ PYTHON
     [ "$left" -gt $((4096 << 20)) ]
     [ "$left" -lt $((5632 << 20)) ]
 }
+
+@test "MPS: a run on a GPU has a service of its own, whose clients its processes are, and ends it" {
+    export LOG=$PWD/log
+    mkdir fakes
+    cat >fakes/nvidia-cuda-mps-control <<'END'
+#!/bin/sh
+if [ "$1" != -f ]; then
+    read -r said
+    echo "$said" >>"$LOG"
+    rm "$CUDA_MPS_PIPE_DIRECTORY/control"
+    exit
+fi
+echo "start $CUDA_MPS_PIPE_DIRECTORY" >>"$LOG"
+[ "$BROKEN" != starts ] || exit 1
+: >"$CUDA_MPS_PIPE_DIRECTORY/control"
+while [ -e "$CUDA_MPS_PIPE_DIRECTORY/control" ]; do sleep 0.02; done
+END
+    cp -rL "$all" "$BATS_FILE_TMPDIR/lib" .
+    mv bin/forge-device bin/real
+    cat >bin/forge-device <<'END'
+#!/bin/sh
+echo "client $CUDA_MPS_PIPE_DIRECTORY" >>"$LOG"
+[ "$BROKEN" != serves ] || [ -z "$CUDA_MPS_PIPE_DIRECTORY" ] || { echo 'forge-device: cannot open the device'; exit 69; }
+exec "${0%/*}/real" "$@"
+END
+    chmod +x fakes/* bin/forge-device
+    all=$PWD/bin PATH=$PWD/fakes:$PATH
+    quantize a
+    dir=$(sed -n 's/^start //p' log)
+    [[ $dir == /tmp/forge-mps-?????? ]]
+    diff log - <<<"start $dir"$'\n'"client $dir"$'\nquit'
+    [ ! -e "$dir" ]
+    rm log # the service does not start, or the GPU is not opened by it: without
+    BROKEN=starts quantize b
+    [[ $(sed 's/start .*/start/' log) == $'start\nclient ' ]]
+    rm log
+    BROKEN=serves quantize c
+    [[ $(sed 's/forge-mps-.*//' log) == $'start /tmp/\nclient /tmp/\nquit\nclient ' ]]
+    rm log # not wanted, not needed, or the user's own
+    FORGE_MPS=0 quantize d
+    CUDA_MPS_PIPE_DIRECTORY=$PWD/own quantize e
+    quantize f --device cpu
+    quantize g --dry-run
+    run ! grep -q start log
+    grep -qx "client $PWD/own" log
+    for same in b c d e; do same a $same; done
+}
