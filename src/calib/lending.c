@@ -109,9 +109,11 @@ bool lending_open(struct lending *l, size_t room)
         return false;
     last = &l->batch[l->n_batches - 1];
     tokens = (double)(last->row + last->rows);
-    l->bytes = (size_t)lent_room(
-        (double)largest(l, true), experts_kept_bytes(c, item, tokens, l->both),
-        tokens * experts_lent_bytes(c, item, l->both), (double)room);
+    l->bytes = (size_t)lent_room((double)largest(l, true),
+                                 experts_kept_bytes(c, item, tokens, l->both) +
+                                     tokens * experts_pass_bytes(c, item),
+                                 tokens * experts_lent_bytes(c, item, l->both),
+                                 (double)room);
     if (largest(l, false) > l->bytes ||
         !ledger_lends(l->ledger, LEDGER_ACTIVATIONS))
         return false;

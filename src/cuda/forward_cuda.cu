@@ -18,7 +18,7 @@ struct held {
     struct held *next;
     void *p;
     struct device_buffer room; /* data NULL: in host memory instead */
-    size_t mapped; /* bytes of host memory that host_map() has made; 0: others */
+    size_t mapped; /* bytes of host memory by host_map(); 0: by others */
 };
 static struct held *held;
 

@@ -346,6 +346,7 @@ static void add_states(struct plan *p, const struct model_config *m)
                                   (double)expert_rows_lent(m, many) /
                                   (double)many;
         }
+    p->expert_pass_bytes = experts_pass_bytes(m, sizeof(uint16_t));
     p->device_lacks = model_lacks(m, 1) != NULL;
 }
 

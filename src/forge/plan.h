@@ -30,6 +30,7 @@ struct plan {
      * needs it); its experts; of the inputs of down of two experts, at most */
     double x_bytes, act_bytes[2], companion_bytes[2];
     double expert_in_bytes, expert_sum_bytes, expert_mid_bytes;
+    double expert_pass_bytes;    /* experts_pass_bytes() */
     double expert_lent_bytes[2]; /* experts_lent_bytes() */
     double expert_codes_bytes;   /* of all experts of a layer, in 4 bits */
     int64_t top_k;

@@ -75,7 +75,8 @@ static void place_activations(const struct request *r, const struct states *s,
 
     if (lent && spare >= batch * row) {
         *left -= lent_room(s->tokens * row,
-                           s->tokens * s->streams * p->expert_in_bytes +
+                           s->tokens * (s->streams * p->expert_in_bytes +
+                                        p->expert_pass_bytes) +
                                sums_bytes(r, s),
                            s->tokens * p->expert_lent_bytes[s->both], spare);
         return;
@@ -112,7 +113,7 @@ static void on_device(const struct request *r, const struct states *s,
     place(room, &left, sums_bytes(r, s));
     if (sums_bytes(r, s) < s->streams * s->tokens * p->expert_sum_bytes)
         room->states_memory += p->expert_codes_bytes;
-    place(room, &left, s->tokens * p->expert_mid_bytes);
+    place(room, &left, s->tokens * p->expert_pass_bytes);
     if (start.states_disk > room->states_disk)
         room->states_disk = start.states_disk;
     if (start.states_memory > room->states_memory)
