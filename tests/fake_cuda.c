@@ -156,13 +156,10 @@ static int is_where(const void *p, size_t n, bool there, struct err *e)
                err_set(e, E_BUG, "fake: memory is not where it is said to be");
 }
 
-/* Rows times roots; NULL: as they are. */
-static void weigh(uint16_t *to, const uint16_t *x, const float *root,
-                  uint64_t tokens, uint64_t cols)
+/* An element of row t times its root; root NULL: as it is. */
+static uint16_t weigh(uint16_t x, const float *root, uint64_t t)
 {
-    for (uint64_t i = 0; i < tokens * cols; i++)
-        to[i] =
-            root ? bf16_from_f32(f32_from_bf16(x[i]) * root[i / cols]) : x[i];
+    return root ? bf16_from_f32(f32_from_bf16(x) * root[t]) : x;
 }
 
 static int hessian_add_fake(struct cuda_hessian *h, const void *x,
@@ -174,7 +171,9 @@ static int hessian_add_fake(struct cuda_hessian *h, const void *x,
     if (root)
         fake_note("weigh", there, tokens, h->cols);
     h->x = realloc(h->x, (h->tokens + tokens) * h->cols * 2 + 1);
-    weigh(h->x + h->tokens * h->cols, x, root, tokens, h->cols);
+    for (uint64_t i = 0; i < tokens * h->cols; i++)
+        h->x[h->tokens * h->cols + i] =
+            weigh(((const uint16_t *)x)[i], root, i / h->cols);
     h->tokens += tokens;
     return 0;
 }
@@ -218,23 +217,18 @@ static int cross_add_fake(struct cuda_cross *x, const void *y, const void *from,
                           uint64_t tokens, bool there, const float *root,
                           struct err *e)
 {
-    uint16_t *a, *b;
+    const uint16_t *a = y, *b = from;
     uint64_t rows = x->shape.rows, cols = x->shape.cols;
 
     if (is_where(y, tokens * rows * 2, there, e) < 0 ||
         is_where(from, tokens * cols * 2, there, e) < 0)
         return e->code;
-    a = malloc(tokens * rows * 2 + 1);
-    b = malloc(tokens * cols * 2 + 1);
-    weigh(a, y, root, tokens, rows);
-    weigh(b, from, root, tokens, cols);
     for (uint64_t t = 0; t < tokens; t++)
         for (uint64_t i = 0; i < rows; i++)
             for (uint64_t j = 0; j < cols; j++)
-                x->sum[i * cols + j] += (double)f32_from_bf16(a[t * rows + i]) *
-                                        (double)f32_from_bf16(b[t * cols + j]);
-    free(a);
-    free(b);
+                x->sum[i * cols + j] +=
+                    (double)f32_from_bf16(weigh(a[t * rows + i], root, t)) *
+                    (double)f32_from_bf16(weigh(b[t * cols + j], root, t));
     return 0;
 }
 

@@ -183,15 +183,19 @@ double experts_kept_bytes(const struct model_config *c, size_t item,
     return bytes;
 }
 
-double experts_pass_bytes(const struct model_config *c, size_t item)
+double experts_mid_bytes(const struct model_config *c, size_t item)
 {
     const int64_t many = 1 << 30;
 
     return c->moe.n_experts ?
                2.0 * (double)item * (double)c->moe.width *
-                       (double)expert_rows_lent(c, many) / (double)many +
-                   24.0 * (double)c->moe.top_k :
+                   (double)expert_rows_lent(c, many) / (double)many :
                0;
+}
+
+double experts_pass_bytes(const struct model_config *c, size_t item)
+{
+    return experts_mid_bytes(c, item) + 24.0 * (double)c->moe.top_k;
 }
 
 double experts_lent_bytes(const struct model_config *c, size_t item, bool both)

@@ -43,12 +43,13 @@ int64_t expert_rows_lent(const struct model_config *c, int64_t tokens);
  * tokens; all: of one stream's. */
 double expert_sums_bytes(double all, int streams);
 /* Bytes that experts keep from their point on, their inputs and sums of outputs, of
- * `tokens` of a stream, or of both; what a pass over them keeps of a token, the inputs
- * of down of two experts, and slots, factors and norms of its choices; and of a token
- * of the blocks above, with room for half of their rows, with companions (both) or
+ * `tokens` of a stream, or of both.  Then of a token: the inputs of down of two experts;
+ * these, and slots, factors and norms of its choices, which a pass over experts keeps;
+ * and the blocks above, with room for half of their rows, with companions (both) or
  * without.  0: no experts. */
 double experts_kept_bytes(const struct model_config *c, size_t item,
                           double tokens, bool both);
+double experts_mid_bytes(const struct model_config *c, size_t item);
 double experts_pass_bytes(const struct model_config *c, size_t item);
 double experts_lent_bytes(const struct model_config *c, size_t item, bool both);
 /* Bytes of the block in which activations are lent (calib/lending.h), where `room` are

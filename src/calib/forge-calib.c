@@ -54,8 +54,7 @@ static void parse(struct calib_options *s, int argc, char **argv)
           &s->part.parts, 1, 1 << 20, false },
         { OPT_INT, 0, "share", "K",
           "with --feedback: quantize share K of a layer's experts, from 0; "
-          "each "
-          "FILE has the states of a part of the tokens",
+          "each FILE has the states of a part of the tokens",
           &s->share.share, 0, 1 << 20, true },
         { OPT_INT, 0, "shares", "N", "... of N shares", &s->share.shares, 1,
           1 << 20, true },
@@ -85,9 +84,8 @@ static void parse(struct calib_options *s, int argc, char **argv)
         { OPT_INT, 0, "seqlen", "T", "with --synthetic: tokens in each [512]",
           &s->synthetic.seqlen, 1, 1000000, false },
         { OPT_SIZE, 0, "expert-sums", "SIZE",
-          "GPU memory for sums of experts' outputs; beyond it experts run "
-          "twice, "
-          "the second time for some tokens after the others [8GiB]",
+          "GPU memory for sums of experts' outputs; if all take more, they "
+          "are made in parts, by a second run [8GiB]",
           &s->expert_sums, 0, 0, false },
         { OPT_CHOICE, 0, "dtype", "bf16|f32", "type to compute in [bf16]",
           &s->dtype, 0, 0, false },

@@ -1,9 +1,9 @@
 /* mps.c - see mps.h. */
 #include "forge/mps.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +17,7 @@
 #define PIPES   "CUDA_MPS_PIPE_DIRECTORY"
 #define LOGS    "CUDA_MPS_LOG_DIRECTORY"
 #define USERS   "/tmp/nvidia-mps" /* where one is without these */
+#define OURS    "/tmp/forge-mps"  /* short: a socket's path */
 
 enum { STARTS_MS = 2000, ENDS_MS = 5000, STEP_MS = 5 };
 
@@ -27,22 +28,10 @@ static bool has_ended(const struct mps *m)
 
 static bool is_there(const struct mps *m)
 {
-    char socket[sizeof(m->dir) + 16];
+    char socket[PATH_MAX];
 
-    snprintf(socket, sizeof(socket), "%s/control", m->dir);
+    snprintf(socket, sizeof(socket), "%s/control", m->dir.path);
     return !access(socket, F_OK);
-}
-
-static void remove_files(const struct mps *m)
-{
-    DIR *d = opendir(m->dir);
-    struct dirent *f;
-
-    while (d && (f = readdir(d)))
-        unlinkat(dirfd(d), f->d_name, 0);
-    if (d)
-        closedir(d);
-    rmdir(m->dir);
 }
 
 /* In the child.  In a group of its own, since it outlives a Ctrl-C by the processes
@@ -64,47 +53,40 @@ static void leave(struct mps *m)
 {
     unsetenv(PIPES);
     unsetenv(LOGS);
-    remove_files(m);
+    tmpdir_release(&m->dir);
     *m = (struct mps){ 0 };
 }
 
 void mps_start(struct mps *m)
 {
+    static const char *const marks[] = { "control_lock", NULL };
     pid_t parent = getpid();
+    struct err ignored;
 
+    tmpdir_remove_stale(OURS, marks);
     if (!strcmp(env_text("FORGE_MPS"), "0") || *env_text(PIPES) ||
-        !access(USERS, F_OK))
+        !access(USERS, F_OK) || tmpdir_make(&m->dir, OURS, &ignored) < 0)
         return;
-    strcpy(m->dir, "/tmp/forge-mps-XXXXXX"); /* short: a socket's path */
-    if (!mkdtemp(m->dir))
-        return;
-    setenv(PIPES, m->dir, 1);
-    setenv(LOGS, m->dir, 1);
+    setenv(PIPES, m->dir.path, 1);
+    setenv(LOGS, m->dir.path, 1);
     m->control = fork();
     if (!m->control)
         become_control(parent);
-    for (int ms = 0; m->control > 0 && !has_ended(m) && ms < STARTS_MS;
-         ms += STEP_MS) {
+    for (int ms = 0; m->control > 0 && !has_ended(m); ms += STEP_MS) {
         if (is_there(m))
             return;
+        if (ms == STARTS_MS)
+            kill(m->control, SIGKILL);
         usleep(STEP_MS * 1000);
     }
-    if (m->control > 0)
-        kill(m->control, SIGKILL);
     leave(m);
 }
 
 void mps_end(struct mps *m)
 {
-    FILE *to;
-
     if (!m->control)
         return;
-    to = popen(PROGRAM " >/dev/null 2>&1", "we");
-    if (to) {
-        fputs("quit\n", to);
-        pclose(to);
-    }
+    (void)!system("echo quit | " PROGRAM " >/dev/null 2>&1");
     for (int ms = 0; !has_ended(m); ms += STEP_MS) {
         if (ms == ENDS_MS)
             kill(m->control, SIGKILL);

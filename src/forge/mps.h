@@ -5,12 +5,12 @@
 
 #include <sys/types.h>
 
-#include "common/base.h"
+#include "common/io/tmpdir.h"
 
 /* Zero-initialise. */
 struct mps {
-    pid_t control; /* nvidia-cuda-mps-control; 0: not started */
-    char dir[64];
+    pid_t control;     /* nvidia-cuda-mps-control; 0: not started */
+    struct tmpdir dir; /* of its sockets and logs */
 };
 
 /* Start the service, of which processes that are started from now on are clients, if

@@ -322,7 +322,6 @@ static int add_tensors(struct plan *p, const struct model_config *m,
 static void add_states(struct plan *p, const struct model_config *m)
 {
     const double item = sizeof(uint16_t), h = (double)m->hidden_size;
-    const int64_t many = 1 << 30;
 
     for (int both = 0; both < 2; both++) {
         const struct store_width w = store_width(m, both);
@@ -342,9 +341,7 @@ static void add_states(struct plan *p, const struct model_config *m)
             p->expert_codes_bytes = (double)model_layer_experts(m, i) * 3 * h *
                                     (double)m->moe.width *
                                     (0.5 + sizeof(uint32_t) / 128.0);
-            p->expert_mid_bytes = 2 * item * (double)m->moe.width *
-                                  (double)expert_rows_lent(m, many) /
-                                  (double)many;
+            p->expert_mid_bytes = experts_mid_bytes(m, sizeof(uint16_t));
         }
     p->expert_pass_bytes = experts_pass_bytes(m, sizeof(uint16_t));
     p->device_lacks = model_lacks(m, 1) != NULL;

@@ -262,7 +262,7 @@ END
     all=$PWD/bin PATH=$PWD/fakes:$PATH
     quantize a
     dir=$(sed -n 's/^start //p' log)
-    [[ $dir == /tmp/forge-mps-?????? ]]
+    [[ $dir == /tmp/forge-mps.tmp.*.?????? ]]
     diff log - <<<"start $dir"$'\n'"client $dir"$'\nquit'
     [ ! -e "$dir" ]
     rm log # the service does not start, or the GPU is not opened by it: without
@@ -270,7 +270,7 @@ END
     [[ $(sed 's/start .*/start/' log) == $'start\nclient ' ]]
     rm log
     BROKEN=serves quantize c
-    [[ $(sed 's/forge-mps-.*//' log) == $'start /tmp/\nclient /tmp/\nquit\nclient ' ]]
+    [[ $(sed 's/forge-mps.*//' log) == $'start /tmp/\nclient /tmp/\nquit\nclient ' ]]
     rm log # not wanted, not needed, or the user's own
     FORGE_MPS=0 quantize d
     CUDA_MPS_PIPE_DIRECTORY=$PWD/own quantize e
