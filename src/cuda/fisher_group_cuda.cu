@@ -1,5 +1,5 @@
 /* fisher_group_cuda.cu - the codes of a group of columns, all rows, as
- * refined_fisher_cuda.cu says: a block of threads for each 64 rows. */
+ * refined_fisher_cuda.cu says: a block of threads for each 64 rows of a module. */
 #include "cuda/fisher_internal.cuh"
 
 enum {
@@ -42,24 +42,29 @@ static __device__ __forceinline__ int place(int r)
     return r % STEPS * STEP + r / STEPS;
 }
 
-/* Where the block begins: the next 64 rows that none has begun, so that a block
- * waits for blocks alone that run or have ended.  Returns their number. */
+/* Where the block begins: the next 64 rows that none has begun, of all modules
+ * before any module's later ones, so that a block waits for blocks alone that run
+ * or have ended.  Returns their number in the module. */
 static __device__ int take_rows(struct fisher_memory *s, struct fisher_group *a)
 {
-    int r0;
+    int blocks = (int)(a->ld / ROWS), i, number, r0;
 
     if (threadIdx.x == 0)
-        s->number = atomicAdd(a->published + a->ld / ROWS, 1);
+        s->number = atomicAdd(a->published + a->modules * blocks, 1);
     __syncthreads();
-    r0 = s->number * ROWS;
+    i = s->number % a->modules;
+    number = s->number / a->modules;
+    r0 = number * ROWS;
+    *a = fisher_of(*a, i);
+    a->published += i * blocks;
     a->gradient += r0;
     a->w += r0;
     a->d += r0;
     a->split += r0;
     a->codes += r0;
-    a->meta += r0;
+    a->meta += *a->input / a->group * a->pitch + r0;
     a->rows = min(a->rows - r0, (int)ROWS);
-    return s->number;
+    return number;
 }
 
 template <enum dtype S>
@@ -419,8 +424,9 @@ static __global__ void __launch_bounds__(THREADS)
 
 template <enum dtype S>
 static int launch(struct cuda_context *c, const struct fisher_group *a,
-                  uint64_t blocks, struct err *e)
+                  struct err *e)
 {
+    uint64_t blocks = a->modules * (a->ld / ROWS);
     int room = sizeof(struct fisher_memory);
 
     CUDA_TRY(cudaFuncSetAttribute(fisher_group_kernel<S>,
@@ -432,9 +438,8 @@ static int launch(struct cuda_context *c, const struct fisher_group *a,
 }
 
 int fisher_group_move(struct cuda_context *c, enum dtype scale_dtype,
-                      const struct fisher_group *a, uint64_t blocks,
-                      struct err *e)
+                      const struct fisher_group *a, struct err *e)
 {
-    return scale_dtype == DT_F16 ? launch<DT_F16>(c, a, blocks, e) :
-                                   launch<DT_BF16>(c, a, blocks, e);
+    return scale_dtype == DT_F16 ? launch<DT_F16>(c, a, e) :
+                                   launch<DT_BF16>(c, a, e);
 }

@@ -347,22 +347,25 @@ static void keep_best(const struct refined_job *j)
         }
 }
 
-/* The rows of each module together, from the best order of each. */
+/* The rows of each module together, from the best order of each; modules with the
+ * same F at the same time. */
 static int solve_together(struct cuda_context *c, const struct refined_job *j,
                           const struct refined_state *s, struct err *e)
 {
-    const struct solve_params *p = &j->p->solve;
+    struct refined_rows x = { refined_factors(j, 0), &j->b->plan[0], 0, 0, j->m,
+                              j->found[0].meta };
     int rc;
 
-    if (s->rows < p->rows)
+    if (s->rows < j->p->solve.rows)
         return err_set(e, E_TEMP, "the GPU has no room for all rows at once");
     keep_best(j);
-    for (int i = 0; i < j->modules; i++) {
-        const struct refined_rows x = { refined_factors(j, 0), &j->b->plan[0],
-                                        i, &j->m[i],
-                                        j->found[0].meta +
-                                            i * p->rows * s->groups };
+    for (; x.first < j->modules; x.first += x.n) {
+        const float *fisher = j->m[x.first].fisher;
 
+        x.n = 1;
+        while (x.first + x.n < j->modules &&
+               j->m[x.first + x.n].fisher == fisher)
+            x.n++;
         if ((rc = refined_together(c, j->p, s, &x, e)) < 0)
             return rc;
     }

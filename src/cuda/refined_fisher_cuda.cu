@@ -10,7 +10,9 @@
  *    G in registers and adds F v of the blocks before, v = the moves times H_JJ,
  *    as these publish it, 8 rows at a time.  Then it moves its own codes.
  *
- * So what waits for another is the moves alone.  Of 64 rows eight, each eighth,
+ * So what waits for another is the moves alone.  Modules that have the same F (the
+ * experts of a layer) move in one launch, since a module's blocks wait most of their
+ * time.  Of 64 rows eight, each eighth,
  * move at the same time, a warp for each, as if F had nothing between them (four,
  * two or one where it has much); then they bring the next eight rows up to date,
  * and other warps the rows behind.  A warp decides all 128 columns of its row at
@@ -20,8 +22,6 @@
  * The CPU takes all columns of a row before the next row: another order of the
  * same descent. */
 #include "cuda/fisher_internal.cuh"
-
-#include <stdlib.h>
 
 enum { WIDE = REFINED_WIDE, ROWS = FISHER_ROWS };
 
@@ -36,22 +36,21 @@ static __global__ void __launch_bounds__(ROWS)
     to[c * ld + r] = i < rows ? from[i * (i + 1) / 2 + j] : 0;
 }
 
-/* Codes and d of a module from its packed codes[rows][cols / 2]; zero in the
+/* Codes and d of a module, a, from its packed codes[rows][cols / 2]; zero in the
  * padding.  Grid (module_rows / 64, padded). */
 template <enum dtype S>
 static __global__ void __launch_bounds__(ROWS)
-    fisher_load_kernel(struct fisher_group a, const uint8_t *packed,
-                       const uint32_t *input, uint64_t cols, uint32_t group)
+    fisher_load_kernel(struct fisher_group a, const uint8_t *packed)
 {
     uint64_t r = (uint64_t)blockIdx.x * ROWS + threadIdx.x, c = blockIdx.y;
     uint64_t at = c * a.pitch + r, i, k;
     uint32_t meta, code;
     float d = 0;
 
-    if (c < cols && r < (uint64_t)a.rows) {
-        i = input[c];
-        k = r * cols + i;
-        meta = a.meta[i / group * a.pitch + r];
+    if (c < a.cols && r < (uint64_t)a.rows) {
+        i = a.input[c];
+        k = r * a.cols + i;
+        meta = a.meta[i / a.group * a.pitch + r];
         code = packed[k / 2] >> 4 * (k & 1) & 15;
         a.codes[at] = (uint8_t)code;
         d = a.w[at] - ((float)code - (float)meta_zero(meta)) *
@@ -61,19 +60,17 @@ static __global__ void __launch_bounds__(ROWS)
     refined_split(a.split + 3 * c * a.pitch + r, a.pitch, d);
 }
 
-/* ---- a module ---- */
+/* ---- modules with the same F ---- */
 
 struct rows {
     const struct cuda_factors *f;
     const struct tile_plan *plan;
     const struct refined_state *s;
     enum dtype scale_dtype;
-    uint32_t group;
-    int matrix;
-    uint64_t first, ld;      /* of the module's rows; how many, padded */
+    uint64_t ld;             /* rows of a module, padded */
     float *fisher;           /* [ld, ld] */
     __nv_bfloat16 *parts;    /* [ld, 3, ld]: as refined_split() */
-    struct fisher_group all; /* its rows, all columns */
+    struct fisher_group all; /* all columns */
 };
 
 /* c->square has the room. */
@@ -95,48 +92,56 @@ static int load_fisher(struct cuda_context *c, struct rows *j,
     return refined_split_columns(c, j->parts, j->fisher, ld, ld, 0, 1, e);
 }
 
-static int load_codes(struct cuda_context *c, const struct rows *j,
+/* Of module number i. */
+static int load_codes(struct cuda_context *c, const struct rows *j, int i,
                       const uint8_t *codes, const uint32_t *meta, struct err *e)
 {
     const struct refined_state *s = j->s;
-    const struct cuda_factors *f = j->f;
-    const uint32_t *input = f->input + j->matrix * f->cols;
+    const struct fisher_group a = fisher_of(j->all, i);
     dim3 grid((unsigned)(j->ld / ROWS), (unsigned)s->padded);
     int rc =
         upload(c, c->packed.data, meta, s->rows * s->groups * sizeof(*meta), e);
 
     if (rc < 0 ||
         (rc = solve_transpose_grids(c, s->rows, s->groups, s->pitch,
-                                    (uint32_t *)j->all.meta, e)) < 0 ||
-        (rc = upload(c, c->packed.data, codes, s->rows * f->cols / 2, e)) < 0)
+                                    (uint32_t *)a.meta, e)) < 0 ||
+        (rc = upload(c, c->packed.data, codes, s->rows * a.cols / 2, e)) < 0)
         return rc;
     if (j->scale_dtype == DT_F16)
-        fisher_load_kernel<DT_F16><<<grid, ROWS, 0, c->stream>>>(
-            j->all, (const uint8_t *)c->packed.data, input, f->cols, j->group);
+        fisher_load_kernel<DT_F16>
+            <<<grid, ROWS, 0, c->stream>>>(a, (const uint8_t *)c->packed.data);
     else
-        fisher_load_kernel<DT_BF16><<<grid, ROWS, 0, c->stream>>>(
-            j->all, (const uint8_t *)c->packed.data, input, f->cols, j->group);
+        fisher_load_kernel<DT_BF16>
+            <<<grid, ROWS, 0, c->stream>>>(a, (const uint8_t *)c->packed.data);
     LAUNCHED();
     return 0;
 }
 
-/* G = F d H of the columns of a group, to s->gradient's second 128 columns. */
-static int form_gradient(struct cuda_context *c, const struct rows *j,
+/* Where d H of a module's columns of a group is, before its G: [n, ld]. */
+static float *product_of(const struct rows *j, int i)
+{
+    return j->s->gradient + i * REFINED_SUPER * j->ld;
+}
+
+/* G = F d H of the columns of a group, of module number i. */
+static int form_gradient(struct cuda_context *c, const struct rows *j, int i,
                          const struct tile_group *at, struct err *e)
 {
     const struct refined_state *s = j->s;
+    const struct fisher_group a = fisher_of(j->all, i);
     const float one = 1, zero = 0;
     uint64_t padded = s->padded, n = at->c1 - at->c0;
+    uint64_t matrix = (uint64_t)((a.first + i) / a.share);
     const __nv_bfloat16 *h =
-        j->f->whole + 3 * padded * (j->matrix * padded + at->c0);
-    float *dh = s->gradient, *to = dh + REFINED_WIDE * s->pitch;
+        j->f->whole + 3 * padded * (matrix * padded + at->c0);
+    float *dh = product_of(j, i), *to = dh + REFINED_WIDE * j->ld;
     int rc;
 
     BLAS_TRY(c->blas.gemm(c->blas.handle, CUBLAS_OP_N, CUBLAS_OP_N, (int)j->ld,
-                          (int)n, (int)(3 * padded), &one, j->all.split,
-                          CUDA_R_16BF, (int)s->pitch, h, CUDA_R_16BF,
-                          (int)(3 * padded), &zero, dh, CUDA_R_32F, (int)j->ld,
-                          CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+                          (int)n, (int)(3 * padded), &one, a.split, CUDA_R_16BF,
+                          (int)s->pitch, h, CUDA_R_16BF, (int)(3 * padded),
+                          &zero, dh, CUDA_R_32F, (int)j->ld, CUBLAS_COMPUTE_32F,
+                          CUBLAS_GEMM_DEFAULT));
     if ((rc = factor_parts(c, s->moved, dh, n * j->ld, e)) < 0)
         return rc;
     BLAS_TRY(c->blas.gemm(c->blas.handle, CUBLAS_OP_N, CUBLAS_OP_N, (int)j->ld,
@@ -149,50 +154,50 @@ static int form_gradient(struct cuda_context *c, const struct rows *j,
 
 /* Move the codes of a group of columns, all rows. */
 static int move_group(struct cuda_context *c, const struct rows *j,
-                      const struct tile_group *at, uint32_t group,
-                      struct err *e)
+                      const struct tile_group *at, struct err *e)
 {
-    const struct refined_state *s = j->s;
-    uint64_t first = at->c0 * s->pitch, blocks = j->ld / ROWS;
+    uint64_t first = at->c0 * j->s->pitch;
     struct fisher_group a = j->all;
 
-    CUDA_TRY(
-        cudaMemsetAsync(a.published, 0, (blocks + 1) * sizeof(int), c->stream));
+    CUDA_TRY(cudaMemsetAsync(a.published, 0,
+                             (a.modules * (j->ld / ROWS) + 1) * sizeof(int),
+                             c->stream));
     a.fisher = j->fisher;
-    a.square = j->f->curve + (j->matrix * s->padded + at->c0) * REFINED_WIDE;
+    a.square += at->c0 * REFINED_WIDE;
     a.w += first;
     a.d += first;
     a.split += 3 * first;
     a.codes += first;
-    a.meta += group * s->pitch;
+    a.input += at->c0;
     a.n = (int)(at->c1 - at->c0);
-    return fisher_group_move(c, j->scale_dtype, &a, blocks, e);
+    return fisher_group_move(c, j->scale_dtype, &a, e);
 }
 
-static int sweep(struct cuda_context *c, const struct rows *j,
-                 const uint32_t *input, struct err *e)
+static int sweep(struct cuda_context *c, const struct rows *j, struct err *e)
 {
     int rc = 0;
 
     for (uint64_t i = 0; i < j->plan->groups && rc >= 0; i++) {
         const struct tile_group *at = &j->plan->group[i];
 
-        rc = form_gradient(c, j, at, e);
+        for (int k = 0; k < j->all.modules && rc >= 0; k++)
+            rc = form_gradient(c, j, k, at, e);
         if (rc >= 0)
-            rc = move_group(c, j, at, input[at->c0] / j->group, e);
+            rc = move_group(c, j, at, e);
     }
     return rc;
 }
 
-/* input[k]: which input column k is, in the matrix's own order. */
+/* A module whose sweep has moved nothing does not move in a later one, for the
+ * others' sake, either. */
 static int sweep_all(struct cuda_context *c, const struct rows *j, int sweeps,
-                     const uint32_t *input, struct err *e)
+                     struct err *e)
 {
     int any = 1, rc;
 
     for (int i = 0; i < sweeps && any; i++) {
         CUDA_TRY(cudaMemsetAsync(j->s->any, 0, sizeof(any), c->stream));
-        if ((rc = sweep(c, j, input, e)) < 0)
+        if ((rc = sweep(c, j, e)) < 0)
             return rc;
         CUDA_TRY(cudaMemcpyAsync(&any, j->s->any, sizeof(any),
                                  cudaMemcpyDeviceToHost, c->stream));
@@ -201,24 +206,33 @@ static int sweep_all(struct cuda_context *c, const struct rows *j, int sweeps,
     return 0;
 }
 
-/* The module's rows and columns in the state. */
-static struct fisher_group whole_of(const struct rows *j)
+/* The modules' rows and columns in the state. */
+static struct fisher_group
+whole_of(const struct rows *j, const struct refined_rows *x, uint32_t group)
 {
     const struct refined_state *s = j->s;
-    uint64_t at = j->matrix * s->padded * s->pitch + j->first;
     struct fisher_group a = {};
 
-    a.gradient = s->gradient + REFINED_WIDE * s->pitch;
-    a.pushed = s->gradient + 2 * REFINED_WIDE * s->pitch;
-    a.published = (int *)(s->gradient + 3 * REFINED_WIDE * s->pitch);
-    a.w = s->w + at;
-    a.d = s->d + at;
-    a.split = s->split + 3 * j->matrix * s->padded * s->pitch + j->first;
-    a.codes = s->codes + at;
-    a.meta = s->meta + j->matrix * s->groups * s->pitch + j->first;
+    a.gradient = s->gradient + REFINED_WIDE * j->ld;
+    a.pushed = s->gradient + 2 * REFINED_WIDE * j->ld;
+    a.published = (int *)(s->gradient + 3 * REFINED_WIDE * j->ld);
+    a.square = j->f->curve;
+    a.w = s->w;
+    a.d = s->d;
+    a.split = s->split;
+    a.codes = s->codes;
+    a.meta = s->meta;
+    a.input = j->f->input;
     a.mantissa = s->mantissa;
     a.pitch = s->pitch;
     a.ld = j->ld;
+    a.padded = s->padded;
+    a.cols = j->f->cols;
+    a.groups = s->groups;
+    a.group = group;
+    a.first = x->first;
+    a.modules = x->n;
+    a.share = s->share;
     a.rows = (int)s->rows;
     a.any = s->any;
     return a;
@@ -228,24 +242,13 @@ int refined_together(struct cuda_context *c, const struct refined_params *p,
                      const struct refined_state *s,
                      const struct refined_rows *x, struct err *e)
 {
-    const struct cuda_factors *f = x->f;
-    const struct tile_plan *plan = x->plan;
-    struct rows j = { f, plan, s, p->solve.scale_dtype,
-                      (uint32_t)p->solve.group };
-    uint32_t *input =
-        (uint32_t *)mem_alloc(f->cols * sizeof(*input), "solve", e);
-    int rc = input ? 0 : e->code;
+    struct rows j = { x->f, x->plan, s, p->solve.scale_dtype, s->module_rows };
+    uint64_t metas = s->rows * s->groups;
+    int rc = load_fisher(c, &j, x->m[x->first].fisher, e);
 
-    j.matrix = x->i / s->share;
-    j.first = x->i % s->share * s->module_rows;
-    j.ld = s->module_rows;
-    j.all = whole_of(&j);
-    if (rc >= 0)
-        rc = download(c, input, f->input + j.matrix * f->cols,
-                      f->cols * sizeof(*input), e);
-    if (rc >= 0 && (rc = load_fisher(c, &j, x->m->fisher, e)) >= 0 &&
-        (rc = load_codes(c, &j, x->m->codes, x->meta, e)) >= 0)
-        rc = sweep_all(c, &j, p->fisher_sweeps, input, e);
-    free(input);
-    return rc;
+    j.all = whole_of(&j, x, (uint32_t)p->solve.group);
+    for (int i = 0; i < x->n && rc >= 0; i++)
+        rc = load_codes(c, &j, i, x->m[x->first + i].codes,
+                        x->meta + (x->first + i) * metas, e);
+    return rc < 0 ? rc : sweep_all(c, &j, p->fisher_sweeps, e);
 }

@@ -228,12 +228,13 @@ int refined_move_target(struct cuda_context *c, const struct refined_params *p,
                         const struct cuda_factors *f,
                         const struct refined_state *s,
                         const float *const *output, struct err *e);
-/* Module number i of a call, whose codes, m->codes on the grids meta, are moved
- * together by m->fisher (gptq/solve/fisher_descent.h). */
+/* n modules of a call, from `first` on, which have the same F: the rows of each,
+ * m[i].codes on the grids meta[modules, rows, groups], are moved together by it
+ * (gptq/solve/fisher_descent.h). */
 struct refined_rows {
     const struct cuda_factors *f;
     const struct tile_plan *plan;
-    int i;
+    int first, n;
     const struct cuda_refined *m;
     const uint32_t *meta;
 };

@@ -33,11 +33,13 @@ static void open_together(struct refined_hessian *b, struct factor *shell,
 }
 
 /* Modules that share matrices, all in one call: the same bytes as one after the
- * other.  Losses are summed by products of other shapes. */
+ * other.  Losses are summed by products of other shapes.  With p->fisher_sweeps
+ * all but the last have the same F. */
 static void check_together(const struct refined_params *p, int starts,
                            enum moved moved)
 {
     const struct solve_params *s = &p->solve;
+    float *fisher[2] = { 0 };
     size_t bytes = s->rows * s->cols / 2;
     size_t metas = s->rows * quant_groups(s->cols, s->group) * 4;
     struct refined_hessian b;
@@ -46,10 +48,13 @@ static void check_together(const struct refined_params *p, int starts,
     struct outcome one[TOGETHER];
     struct made m[TOGETHER];
 
+    for (int i = 0; i < 2 && p->fisher_sweeps; i++)
+        fisher[i] = make_hessian(s->rows);
     for (int i = 0; i < TOGETHER; i++) {
         float *h = i % SHARE ? m[i - 1].h : make_hessian(s->cols);
 
         m[i] = make(p, h, moved);
+        m[i].p.fisher = fisher[i == TOGETHER - 1];
         if (i % SHARE && m[i].drift)
             memcpy(m[i].drift, m[i - 1].drift, s->cols * s->cols * 4);
         open_hessians(&m[i], starts);
@@ -57,7 +62,8 @@ static void check_together(const struct refined_params *p, int starts,
         x[i] = (struct cuda_refined){ .w = m[i].w,
                                       .meta = room(metas),
                                       .codes = room(bytes),
-                                      .output = m[i].output };
+                                      .output = m[i].output,
+                                      .fisher = m[i].p.fisher };
         memcpy(x[i].meta, m[i].nearest, metas);
     }
     open_together(&b, shell, m, starts);
@@ -73,6 +79,8 @@ static void check_together(const struct refined_params *p, int starts,
         free(x[i].codes);
         outcome_free(&one[i]);
     }
+    for (int i = 0; i < 2; i++)
+        free(fisher[i]);
     for (int i = 0; i < starts; i++)
         solve_functions()->factors_free(shell[i].gpu);
     for (int i = 0; i < TOGETHER; i++) {
@@ -97,6 +105,15 @@ static const struct refined_params together[] = {
       .block = { true, true, 8, DT_F16 },
       .sweeps = 1,
       .alpha = 0.75 },
+    { .solve = { 200, 192, 64, 4, DT_BF16, DT_F16, false, false },
+      .block = { true, true, 8, DT_F16 },
+      .sweeps = 2,
+      .fisher_sweeps = 3 },
+    { .solve = { 1100, 256, 128, 4, DT_BF16, DT_BF16, false, false },
+      .block = { true, true, 8, DT_BF16 },
+      .sweeps = 1,
+      .beta = 0.75,
+      .fisher_sweeps = 2 },
 };
 
 int main(int argc, char **argv)
@@ -105,7 +122,10 @@ int main(int argc, char **argv)
     check_together(&together[0], 2, DRIFT);
     check_together(&together[1], 1, OUTPUT);
     check_together(&together[1], 2, NOT);
-    if (argc <= 3) /* not for sanitizers */
-        check_together(&together[2], 1, DRIFT);
+    check_together(&together[3], 2, NOT);
+    if (argc > 3) /* for sanitizers */
+        return 0;
+    check_together(&together[2], 1, DRIFT);
+    check_together(&together[4], 1, OUTPUT);
     return 0;
 }
