@@ -92,6 +92,14 @@ MUST_CHECK int checkpoint_read_rows(struct checkpoint *c,
                                     const struct ck_tensor *t, uint64_t first,
                                     uint64_t n, void *buf, struct err *e);
 
+/* *most: the largest |w| of n rows of t, floats, from `first` on, of 8-bit floats with a
+ * scale after rounding to bf16; 0 of other types; infinity and NaN are the largest.  Where
+ * rows cannot be read alone, of all.  *buf [*cap]: room that mem_reserve() made, or NULL.
+ * E_DATA, E_IO, E_TEMP. */
+MUST_CHECK int checkpoint_most(struct checkpoint *c, const struct ck_tensor *t,
+                               uint64_t first, uint64_t n, void **buf,
+                               size_t *cap, float *most, struct err *e);
+
 /* Hint: t will be read next. */
 void checkpoint_prefetch(struct checkpoint *c, const struct ck_tensor *t);
 /* XXH3-64 over the index, all headers, config.json and file sizes: tells

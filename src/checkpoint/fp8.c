@@ -190,3 +190,39 @@ void fp8_to_f32(float *out, const struct fp8_matrix *m)
 
     convert(&j);
 }
+
+/* The largest of x[n] without signs: a code's |value| rises with it. */
+static uint8_t most_code(const uint8_t *x, uint64_t n, uint8_t most)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        uint8_t v = x[i] & 0x7f;
+
+        most = v > most ? v : most;
+    }
+    return most;
+}
+
+float fp8_most(const struct fp8_matrix *m)
+{
+    uint64_t across = m->cols ? (m->cols - 1) / m->block_cols + 1 : 0;
+    uint16_t most = 0;
+
+    for (uint64_t r = 0; r < m->rows; r += m->block_rows)
+        for (uint64_t k = 0; k < across; k++) {
+            uint64_t col = k * m->block_cols, left = m->cols - col;
+            uint64_t end = r + m->block_rows, n = m->block_cols;
+            uint8_t code = 0;
+            uint16_t bits;
+            float w;
+
+            for (uint64_t i = r; i < end && i < m->rows; i++)
+                code = most_code(m->data + i * m->cols + col,
+                                 left < n ? left : n, code);
+            if (!to_f32(&w, &code, m->dtype, 1))
+                return 0;
+            w *= m->scale[r / m->block_rows * across + k];
+            bits = bf16_from_f32(w) & 0x7fff;
+            most = bits > most ? bits : most;
+        }
+    return f32_from_bf16(most);
+}

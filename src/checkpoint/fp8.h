@@ -22,5 +22,8 @@ struct fp8_matrix {
  * number. */
 void fp8_to_bf16(uint16_t *out, const struct fp8_matrix *m);
 void fp8_to_f32(float *out, const struct fp8_matrix *m);
+/* The largest |w| as bf16, in one thread; infinity and NaN are the largest.  0 for other
+ * types. */
+float fp8_most(const struct fp8_matrix *m);
 
 #endif

@@ -473,6 +473,26 @@ int checkpoint_read_rows(struct checkpoint *c, const struct ck_tensor *t,
     return r;
 }
 
+int checkpoint_most(struct checkpoint *c, const struct ck_tensor *t,
+                    uint64_t first, uint64_t n, void **buf, size_t *cap,
+                    float *most, struct err *e)
+{
+    const struct ck_entry *en = t->where;
+    bool rows = checkpoint_has_rows(t);
+    uint64_t bytes = rows ? t->bytes / t->dims[0] * n : t->bytes;
+    int r;
+
+    if (en->scale && !en->mxfp4)
+        return view_most_scaled(c, en, buf, cap, most, e);
+    if (mem_reserve(buf, cap, bytes, t->name, e) < 0)
+        return e->code;
+    r = rows ? checkpoint_read_rows(c, t, first, n, *buf, e) :
+               checkpoint_read(c, t, *buf, e);
+    if (!r)
+        *most = dtype_most(*buf, t->dtype, bytes * 8 / dtype_bits(t->dtype));
+    return r;
+}
+
 void checkpoint_prefetch(struct checkpoint *c, const struct ck_tensor *t)
 {
     const struct ck_entry *en = t->where;

@@ -267,32 +267,52 @@ static int read_mxfp4(struct checkpoint *c, const struct ck_entry *en,
     return r;
 }
 
+/* The codes of en into data, and its scales, malloced: both are *m's. */
+static int read_fp8(struct checkpoint *c, const struct ck_entry *en, void *data,
+                    struct fp8_matrix *m, struct err *e)
+{
+    *m = (struct fp8_matrix){ .dtype = en->dtype,
+                              .data = data,
+                              .rows = en->dims[0],
+                              .cols = en->dims[1],
+                              .block_rows = en->block_rows,
+                              .block_cols = en->block_cols };
+    m->scale = read_scale(c, en, e);
+    return m->scale ? checkpoint_entry(c, en, data, e) : e->code;
+}
+
 int view_read_scaled(struct checkpoint *c, const struct ck_entry *en,
                      enum dtype want, void *buf, struct err *e)
 {
-    struct fp8_matrix m = { .dtype = en->dtype,
-                            .rows = en->dims[0],
-                            .cols = en->dims[1],
-                            .block_rows = en->block_rows,
-                            .block_cols = en->block_cols };
-    float *scale;
-    uint8_t *data;
+    struct fp8_matrix m;
+    void *data;
     int r;
 
     if (en->mxfp4)
         return read_mxfp4(c, en, want, buf, e);
-    scale = read_scale(c, en, e);
-    data = scale ? mem_pages(en->bytes, en->name, e) : NULL;
-    r = data ? 0 : e->code;
-    if (!r)
-        r = checkpoint_entry(c, en, data, e);
-    m.data = data;
-    m.scale = scale;
+    if (!(data = mem_pages(en->bytes, en->name, e)))
+        return e->code;
+    r = read_fp8(c, en, data, &m, e);
     if (!r && want == DT_BF16)
         fp8_to_bf16(buf, &m);
     else if (!r)
         fp8_to_f32(buf, &m);
+    free((void *)m.scale);
     free(data);
-    free(scale);
+    return r;
+}
+
+int view_most_scaled(struct checkpoint *c, const struct ck_entry *en,
+                     void **buf, size_t *cap, float *most, struct err *e)
+{
+    struct fp8_matrix m;
+    int r;
+
+    if (mem_reserve(buf, cap, en->bytes, en->name, e) < 0)
+        return e->code;
+    r = read_fp8(c, en, *buf, &m, e);
+    if (!r)
+        *most = fp8_most(&m);
+    free((void *)m.scale);
     return r;
 }

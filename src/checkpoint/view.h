@@ -15,5 +15,10 @@ MUST_CHECK int view_apply(struct checkpoint *c, struct err *e);
 /* Read a weight that has a scale into buf, as `want`: DT_BF16 or DT_F32. */
 MUST_CHECK int view_read_scaled(struct checkpoint *c, const struct ck_entry *en,
                                 enum dtype want, void *buf, struct err *e);
+/* *most: the largest |w| of a weight of 8-bit floats that has a scale, fp8_most().  *buf
+ * [*cap]: room, as checkpoint_most() has it. */
+MUST_CHECK int view_most_scaled(struct checkpoint *c, const struct ck_entry *en,
+                                void **buf, size_t *cap, float *most,
+                                struct err *e);
 
 #endif

@@ -10,7 +10,7 @@
 #include "common/math/threads.h"
 #include "gptq/grid/grid.h"
 
-enum { AT_ONCE = 4096, PIECE = 4 << 20 /* bytes */ };
+enum { PIECE = 4 << 20 /* bytes */ };
 
 /* Rows of a linear's weight, or all of a weight that is not read by rows. */
 struct piece {
@@ -26,31 +26,6 @@ struct search {
     struct threads_error error;
 };
 
-/* The largest |w|.  Floats without their sign bits compare as integers;
- * infinity and NaN are the largest. */
-static float largest(const void *w, enum dtype t, uint64_t n)
-{
-    size_t item = dtype_bits(t) / 8;
-    uint32_t most = 0;
-    float x[AT_ONCE], f;
-
-    for (uint64_t i = 0; i < n; i += AT_ONCE) {
-        size_t k = n - i < AT_ONCE ? (size_t)(n - i) : AT_ONCE;
-        uint32_t bits[AT_ONCE];
-
-        if (!to_f32(x, (const char *)w + i * item, t, k))
-            return 0; /* no float type: forge-weights will refuse it */
-        memcpy(bits, x, k * sizeof(*x));
-        for (size_t b = 0; b < k; b++) {
-            uint32_t v = bits[b] & 0x7fffffff;
-
-            most = v > most ? v : most;
-        }
-    }
-    memcpy(&f, &most, sizeof(f));
-    return f;
-}
-
 static int look_at(struct search *s, size_t begin, size_t end, struct err *e)
 {
     struct checkpoint *c;
@@ -62,17 +37,9 @@ static int look_at(struct search *s, size_t begin, size_t end, struct err *e)
         return rc;
     for (size_t i = begin; !rc && i < end; i++) {
         struct piece *p = &s->piece[i];
-        const struct ck_tensor *t = checkpoint_tensor(c, p->tensor);
-        uint64_t bytes = t->bytes / t->dims[0] * p->n;
 
-        if (mem_reserve(&buf, &cap, bytes, t->name, e) < 0)
-            rc = e->code;
-        else if (p->n < t->dims[0])
-            rc = checkpoint_read_rows(c, t, p->first, p->n, buf, e);
-        else
-            rc = checkpoint_read(c, t, buf, e);
-        if (!rc)
-            p->most = largest(buf, t->dtype, bytes * 8 / dtype_bits(t->dtype));
+        rc = checkpoint_most(c, checkpoint_tensor(c, p->tensor), p->first, p->n,
+                             &buf, &cap, &p->most, e);
     }
     free(buf);
     checkpoint_close(c);

@@ -92,35 +92,37 @@ static size_t pieces(const struct weights_file *f)
 }
 
 static int hash_piece(const char *model, const struct weights_file *f,
-                      uint64_t at, uint64_t *hash, struct err *e)
+                      uint64_t at, void *buf, uint64_t *hash, struct err *e)
 {
     uint64_t end = f->size - at < PIECE ? f->size : at + PIECE;
-    char *buf = mem_pages(HASH_ROOM, f->name, e);
-    struct file *in = NULL;
-    int rc = buf ? open_file(&in, model, f->name, e) : e->code;
+    struct file *in;
+    int rc = open_file(&in, model, f->name, e);
 
-    if (!rc)
-        rc = hash_range(hash, in, at, end, buf, NULL, e);
+    if (rc)
+        return rc;
+    rc = hash_range(hash, in, at, end, buf, NULL, e);
     file_close(in);
-    free(buf);
     return rc;
 }
 
 static void hash_some(void *ctx, size_t begin, size_t end)
 {
     struct hashing *h = ctx;
+    struct err e;
+    void *buf = mem_pages(HASH_ROOM, "weights", &e);
     size_t k = 0;
 
-    for (size_t i = begin; i < end; i++) {
-        struct err e;
-
+    if (!buf)
+        threads_error_add(&h->error, begin, &e);
+    for (size_t i = begin; buf && i < end; i++) {
         while (h->first[k + 1] <= i)
             k++;
         if (hash_piece(h->model, &h->file[h->todo[k]],
-                       (uint64_t)(i - h->first[k]) * PIECE, &h->piece[i],
+                       (uint64_t)(i - h->first[k]) * PIECE, buf, &h->piece[i],
                        &e) < 0)
             threads_error_add(&h->error, i, &e);
     }
+    free(buf);
 }
 
 static int hash_files(struct hashing *h, size_t n, struct err *e)

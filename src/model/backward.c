@@ -167,16 +167,27 @@ static int widen_weights(struct model *m, struct loaded *l, struct err *e)
     return rc;
 }
 
-int backward_load(struct model *m, struct loaded *l, struct err *e)
+int backward_read(struct model *m, struct loaded *l, struct err *e)
+{
+    const struct linear *k = &l->of;
+
+    return model_weight(m, k->module, k->rows, k->cols, &l->w, e);
+}
+
+int backward_place(struct model *m, struct loaded *l, struct err *e)
 {
     const struct linear *k = &l->of;
     char name[MODULE_PATH_MAX + 8];
 
-    if (model_weight(m, k->module, k->rows, k->cols, &l->w, e) < 0 ||
-        widen_weights(m, l, e) < 0)
+    if (widen_weights(m, l, e) < 0)
         return e->code;
     snprintf(name, sizeof(name), "%s.bias", k->module);
     return k->bias ? backward_vector(m, name, k->rows, &l->bias, e) : 0;
+}
+
+int backward_load(struct model *m, struct loaded *l, struct err *e)
+{
+    return backward_read(m, l, e) < 0 ? e->code : backward_place(m, l, e);
 }
 
 /* ---- the residual stream's norm ---- */

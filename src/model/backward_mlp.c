@@ -9,6 +9,7 @@
 #include "model/backward.h"
 #include "model/backward_parts.h"
 #include "model/moe.h"
+#include "model/read_ahead.h"
 
 /* The linears of an MLP. */
 struct mlp {
@@ -46,17 +47,31 @@ static void mlp_release(struct mlp *p)
     loaded_release(&p->both);
 }
 
-/* Load the three linears of a layer from number `first` on. */
-static int mlp_load(struct model *m, int64_t layer, int64_t first,
+/* Read the three linears of a layer from number `first` on. */
+static int mlp_read(struct model *m, int64_t layer, int64_t first,
                     struct mlp *p, struct err *e)
 {
     *p = (struct mlp){ 0 };
     for (int i = 0; i < MLP_LINEARS; i++) {
         model_linear(&m->config, layer, first + i, &p->of[i].of);
-        if (backward_load(m, &p->of[i], e) < 0)
+        if (backward_read(m, &p->of[i], e) < 0)
             return e->code;
     }
     return 0;
+}
+
+static int mlp_place(struct model *m, struct mlp *p, struct err *e)
+{
+    for (int i = 0; i < MLP_LINEARS; i++)
+        if (backward_place(m, &p->of[i], e) < 0)
+            return e->code;
+    return 0;
+}
+
+static int mlp_load(struct model *m, int64_t layer, int64_t first,
+                    struct mlp *p, struct err *e)
+{
+    return mlp_read(m, layer, first, p, e) < 0 ? e->code : mlp_place(m, p, e);
 }
 
 /* The same of a dense MLP or shared expert, whose last linear is number end - 1,
@@ -241,12 +256,20 @@ static int run_part(struct pass *s, const struct part *p, struct err *e)
 
 /* ---- the experts ---- */
 
+/* [n, top_k] by which experts' outputs or inputs are multiplied; 0: the expert does not
+ * count for the token. */
+static const float *weights_of(const struct pass *s)
+{
+    return s->m->config.moe.weigh_inputs ? s->routing.scores :
+                                           s->routing.weights;
+}
+
 /* The tokens of one expert and their weights, in the host's arrays. */
 static int64_t tokens_of(const struct pass *s, int64_t expert, int64_t *token,
                          float *weight)
 {
     const struct routing *r = &s->routing;
-    const float *of = s->m->config.moe.weigh_inputs ? r->scores : r->weights;
+    const float *of = weights_of(s);
     int64_t n = 0;
 
     for (int64_t i = 0; i < r->n * r->top_k; i++)
@@ -257,54 +280,102 @@ static int64_t tokens_of(const struct pass *s, int64_t expert, int64_t *token,
     return n;
 }
 
-static int run_expert(struct pass *s, int64_t expert, const int64_t *token,
+static int run_expert(struct pass *s, struct mlp *p, const int64_t *token,
                       const float *weight, int64_t n, struct err *e)
 {
     const struct model *m = s->m;
-    struct backward_mlp a = {
-        .rows = n, .in = s->in.p, .g = s->g, .gin = s->gin.p
-    };
-    struct mlp p = { 0 };
-    int rc = mlp_load(s->m, s->layer,
-                      model_linear_common(&m->config, s->layer) +
-                          MLP_LINEARS * expert,
-                      &p, e);
+    struct backward_mlp a = { .rows = n,
+                              .token = s->token.p,
+                              .weight = s->weight.p,
+                              .weigh_inputs = m->config.moe.weigh_inputs,
+                              .in = s->in.p,
+                              .g = s->g,
+                              .gin = s->gin.p };
 
-    if (rc >= 0)
-        rc = model_put(m, s->token.p, token, (size_t)n * sizeof(*token), e);
-    if (rc >= 0)
-        rc = model_put(m, s->weight.p, weight, (size_t)n * sizeof(*weight), e);
-    a.token = s->token.p;
-    a.weight = s->weight.p;
-    a.weigh_inputs = m->config.moe.weigh_inputs;
-    if (rc >= 0)
-        rc = run(s, &p, a, e);
-    mlp_release(&p);
+    if (mlp_place(s->m, p, e) < 0 ||
+        model_put(m, s->token.p, token, (size_t)n * sizeof(*token), e) < 0 ||
+        model_put(m, s->weight.p, weight, (size_t)n * sizeof(*weight), e) < 0)
+        return e->code;
+    return run(s, p, a, e);
+}
+
+/* The experts that have tokens, read ahead. */
+struct experts {
+    struct read_ahead ahead;
+    struct pass *s;
+    bool *used; /* [experts] */
+    struct mlp item[READERS];
+};
+
+static int read_expert(void *ctx, int64_t expert, void *item, struct err *e)
+{
+    const struct experts *x = ctx;
+    struct model *m = x->s->m;
+
+    if (!x->used[expert])
+        return 0;
+    return mlp_read(m, x->s->layer,
+                    model_linear_common(&m->config, x->s->layer) +
+                        MLP_LINEARS * expert,
+                    item, e);
+}
+
+static void release_item(void *item)
+{
+    mlp_release(item);
+}
+
+static int run_all(struct experts *x, int64_t *token, float *weight,
+                   struct err *e)
+{
+    struct pass *s = x->s;
+    int rc = 0;
+
+    for (int64_t i = 0; i < s->routing.n * s->routing.top_k; i++)
+        x->used[s->routing.experts[i]] |= weights_of(s)[i] != 0;
+    readers_start(&x->ahead, s->m);
+    for (int64_t i = 0; i < x->ahead.turns && rc >= 0; i++) {
+        int64_t n = x->used[i] ? tokens_of(s, i, token, weight) : 0;
+        struct mlp *p;
+
+        rc = readers_next(&x->ahead, i, (void *)&p, e);
+        if (rc >= 0 && n)
+            rc = run_expert(s, p, token, weight, n, e);
+        if (rc >= 0)
+            readers_go_on(&x->ahead, i);
+    }
+    readers_end(&x->ahead);
     return rc;
 }
 
 static int run_experts(struct pass *s, struct err *e)
 {
     int64_t experts = model_layer_experts(&s->m->config, s->layer);
+    struct experts x = { .ahead = { .read = read_expert,
+                                    .release = release_item,
+                                    .turns = experts,
+                                    .size = sizeof(x.item[0]) },
+                         .s = s };
     int64_t *token =
         mem_alloc((size_t)(s->n + 1) * sizeof(*token), "experts", e);
     float *weight =
         token ? mem_alloc((size_t)(s->n + 1) * sizeof(*weight), "experts", e) :
                 NULL;
-    int rc = weight ? 0 : e->code;
+    int rc = 0;
 
+    x.ahead.ctx = &x;
+    x.ahead.item = x.item;
+    x.used = weight ? mem_zero((size_t)experts, sizeof(*x.used), "experts", e) :
+                      NULL;
+    if (!x.used ||
+        model_reserve(s->m, &s->token, s->n, 1, sizeof(*token), "experts", e) <
+            0 ||
+        model_reserve(s->m, &s->weight, s->n, 1, sizeof(*weight), "experts",
+                      e) < 0)
+        rc = e->code;
     if (rc >= 0)
-        rc = model_reserve(s->m, &s->token, s->n, 1, sizeof(*token), "experts",
-                           e);
-    if (rc >= 0)
-        rc = model_reserve(s->m, &s->weight, s->n, 1, sizeof(*weight),
-                           "experts", e);
-    for (int64_t i = 0; i < experts && rc >= 0; i++) {
-        int64_t n = tokens_of(s, i, token, weight);
-
-        if (n)
-            rc = run_expert(s, i, token, weight, n, e);
-    }
+        rc = run_all(&x, token, weight, e);
+    free(x.used);
     free(token);
     free(weight);
     return rc;

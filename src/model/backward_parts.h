@@ -14,6 +14,9 @@ static inline const struct backward_table *backward_of(const struct model *m)
 /* Load the linear l->of in f32, row-major: the weights that the forward pass
  * uses, where layers run.  loaded_release() it, also after an error. */
 MUST_CHECK int backward_load(struct model *m, struct loaded *l, struct err *e);
+/* backward_load() in two steps: reading, which another thread may do, and the rest. */
+MUST_CHECK int backward_read(struct model *m, struct loaded *l, struct err *e);
+MUST_CHECK int backward_place(struct model *m, struct loaded *l, struct err *e);
 /* Weights of the checkpoint, [n], where layers run; model_free() them. */
 MUST_CHECK int backward_vector(struct model *m, const char *name, int64_t n,
                                float **v, struct err *e);

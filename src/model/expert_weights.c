@@ -43,69 +43,46 @@ void release_expert(struct expert *w)
 
 /* ---- experts that are read ahead ---- */
 
-/* Background task.  Only the calling thread may use the device, so on a device
- * the linears are only read here. */
-static void read_ahead(void *arg)
+/* Only the calling thread may use the device, so on a device the linears are only read
+ * here. */
+static int read_turn(void *ctx, int64_t turn, void *item, struct err *e)
 {
-    struct reader *r = arg;
-    struct pass *x = r->x;
-    int64_t expert = pass_expert(x, r->turn);
-    int (*load)(struct pass *, const struct quantized *, int64_t, int, int,
-                struct expert *, struct err *) =
-        x->m->on ? read_expert : load_expert;
+    const struct expert_readers *s = ctx;
+    struct pass *x = s->x;
+    int64_t expert = pass_expert(x, turn);
 
-    r->rc = 0;
-    if (r->turn < x->turns && pass_tokens_of(x, expert))
-        r->rc = load(x, r->codes, expert, GATE, THREE, &r->w, &r->err);
+    if (!pass_tokens_of(x, expert))
+        return 0;
+    return (x->m->on ? read_expert : load_expert)(x, s->codes, expert, GATE,
+                                                  THREE, item, e);
 }
 
-static void reader_start(struct reader *r, int64_t turn)
+static void release_item(void *item)
 {
-    r->turn = turn;
-    threads_start(&r->task, read_ahead, r);
+    release_expert(item);
 }
 
-void readers_start(struct readers *s, struct pass *x,
-                   const struct quantized *codes)
+void expert_readers_start(struct expert_readers *s, struct pass *x,
+                          const struct quantized *codes)
 {
-    int n = threads_count() / THREADS_OF_A_READER;
-
-    *s = (struct readers){ .n = x->m->on || n < 2 ? 2 :
-                                n > READERS       ? READERS :
-                                                    n };
-    for (int i = 0; i < s->n; i++) {
-        s->r[i] = (struct reader){ .x = x, .codes = codes };
-        reader_start(&s->r[i], i);
-    }
+    *s = (struct expert_readers){ .ahead = { .read = read_turn,
+                                             .release = release_item,
+                                             .turns = x->turns,
+                                             .size = sizeof(s->item[0]) },
+                                  .x = x,
+                                  .codes = codes };
+    s->ahead.ctx = s;
+    s->ahead.item = s->item;
+    readers_start(&s->ahead, x->m);
 }
 
-int readers_next(struct readers *s, int64_t turn, struct reader **out,
-                 struct err *e)
+int expert_readers_next(struct expert_readers *s, int64_t turn,
+                        struct expert **w, struct err *e)
 {
-    struct reader *r = &s->r[turn % s->n];
-    struct pass *x = r->x;
+    struct pass *x = s->x;
+    int rc = readers_next(&s->ahead, turn, (void *)w, e);
 
-    *out = r;
-    threads_join(&r->task);
-    if (r->rc < 0) {
-        *e = r->err;
-        return r->rc;
-    }
-    return x->m->on && pass_tokens_of(x, pass_expert(x, turn)) ?
-               place_expert(x, GATE, THREE, &r->w, e) :
-               0;
-}
-
-void readers_go_on(struct readers *s, struct reader *r)
-{
-    release_expert(&r->w);
-    reader_start(r, r->turn + s->n);
-}
-
-void readers_end(struct readers *s)
-{
-    for (int i = 0; i < s->n; i++) {
-        threads_join(&s->r[i].task);
-        release_expert(&s->r[i].w);
-    }
+    if (rc < 0 || !x->m->on || !pass_tokens_of(x, pass_expert(x, turn)))
+        return rc;
+    return place_expert(x, GATE, THREE, *w, e);
 }

@@ -3,8 +3,8 @@
 #ifndef FORGE_EXPERT_WEIGHTS_H
 #define FORGE_EXPERT_WEIGHTS_H
 
-#include "common/math/threads.h"
 #include "model/expert_rows.h"
+#include "model/read_ahead.h"
 
 enum { GATE, UP, DOWN, THREE };
 
@@ -20,34 +20,19 @@ MUST_CHECK int load_expert(struct pass *x, const struct quantized *codes,
                            struct err *e);
 void release_expert(struct expert *w);
 
-/* So many experts are in memory: one runs, the others are read, each by a thread, since
- * one cannot keep up with all those that multiply. */
-enum { READERS = 4, THREADS_OF_A_READER = 2 };
-
-struct reader {
+/* The experts of the pass that have tokens, in turn, read ahead. */
+struct expert_readers {
+    struct read_ahead ahead;
     struct pass *x;
     const struct quantized *codes;
-    int64_t turn; /* from x->turns on: nothing is read */
-    struct expert w;
-    int rc;
-    struct err err;
-    struct threads_task task;
+    struct expert item[READERS];
 };
 
-struct readers {
-    struct reader r[READERS];
-    int n;
-};
-
-/* Read the experts of the pass, in turn. */
-void readers_start(struct readers *s, struct pass *x,
-                   const struct quantized *codes);
-/* *out: the reader of the expert whose turn it is, the next one, which has read it.
- * Errors of reading. */
-MUST_CHECK int readers_next(struct readers *s, int64_t turn,
-                            struct reader **out, struct err *e);
-/* The expert is not needed any more: read another one. */
-void readers_go_on(struct readers *s, struct reader *r);
-void readers_end(struct readers *s);
+void expert_readers_start(struct expert_readers *s, struct pass *x,
+                          const struct quantized *codes);
+/* *w: the expert whose turn it is, where layers run; with no tokens nothing is
+ * loaded.  readers_go_on() it.  Errors of loading. */
+MUST_CHECK int expert_readers_next(struct expert_readers *s, int64_t turn,
+                                   struct expert **w, struct err *e);
 
 #endif

@@ -92,23 +92,23 @@ static int run_expert(struct pass *x, int64_t turn, const struct expert *w,
 
 static int run_plain(struct pass *x, struct err *e)
 {
-    struct readers s;
-    struct reader *r;
+    struct expert_readers s;
+    struct expert *w;
     int rc = 0;
 
-    readers_start(&s, x, x->p->codes);
+    expert_readers_start(&s, x, x->p->codes);
     for (int64_t t = 0; t < x->turns && rc >= 0; t++) {
         int64_t i = pass_expert(x, t);
 
-        rc = readers_next(&s, t, &r, e);
+        rc = expert_readers_next(&s, t, &w, e);
         if (rc >= 0 && pass_tokens_of(x, i))
-            rc = run_expert(x, t, &r->w, e);
+            rc = run_expert(x, t, w, e);
         if (rc >= 0) {
-            readers_go_on(&s, r);
+            readers_go_on(&s.ahead, t);
             finish_expert(x, i);
         }
     }
-    readers_end(&s);
+    readers_end(&s.ahead);
     return rc;
 }
 
@@ -351,19 +351,20 @@ static int take(struct pass *x, int64_t expert, int from, int to,
     return load_expert(x, codes, expert, from, to, w, e);
 }
 
-/* Pass on the inputs of down to the hook. */
+/* Pass on the inputs of down to the hook.  references: the checkpoint's experts, if the
+ * pass has a reference. */
 static int send_mid(struct pass *x, int64_t turn, const struct expert *w,
-                    struct err *e)
+                    struct expert_readers *references, struct err *e)
 {
-    int64_t expert = pass_expert(x, turn);
-    struct expert reference = { 0 };
+    struct expert *reference = NULL;
     int rc = 0;
 
-    if (x->p->reference && pass_tokens_of(x, expert))
-        rc = load_expert(x, NULL, expert, GATE, THREE, &reference, e);
+    if (x->p->reference)
+        rc = expert_readers_next(references, turn, &reference, e);
     if (rc >= 0)
-        rc = make_mid(x, turn, w, &reference, e);
-    release_expert(&reference);
+        rc = make_mid(x, turn, w, reference, e);
+    if (rc >= 0 && x->p->reference)
+        readers_go_on(&references->ahead, turn);
     return rc;
 }
 
@@ -387,12 +388,12 @@ static int end_expert(struct pass *x, int64_t turn, struct expert *w,
 /* An expert up to the input of its down; then end the one before, of which the
  * codes have had time to come. */
 static int run_hooked(struct pass *x, int64_t turn, struct expert *w,
-                      struct err *e)
+                      struct expert_readers *references, struct err *e)
 {
     int rc;
 
     if ((rc = take(x, pass_expert(x, turn), GATE, DOWN, w, e)) < 0 ||
-        (rc = send_mid(x, turn, w, e)) < 0)
+        (rc = send_mid(x, turn, w, references, e)) < 0)
         return rc;
     release_expert(w);
     if ((rc = send_in(x, turn + 2, e)) < 0)
@@ -420,15 +421,19 @@ static int reserve_mids(struct pass *x, struct err *e)
 
 static int run_hooks(struct pass *x, struct err *e)
 {
+    struct expert_readers references = { 0 };
     struct expert w = { 0 };
     int rc = reserve_mids(x, e);
 
+    if (rc >= 0 && x->p->reference)
+        expert_readers_start(&references, x, NULL);
     if (rc >= 0 && (rc = send_in(x, 0, e)) >= 0)
         rc = send_in(x, 1, e);
     for (int64_t t = 0; rc >= 0 && t < x->turns; t++) {
-        rc = run_hooked(x, t, &w, e);
+        rc = run_hooked(x, t, &w, &references, e);
         release_expert(&w);
     }
+    readers_end(&references.ahead);
     if (rc >= 0)
         rc = end_expert(x, x->turns - 1, &w, e);
     release_expert(&w);

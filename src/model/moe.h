@@ -4,7 +4,7 @@
  * The pass is expert-major: for each expert the rows of its tokens are
  * gathered, run through gate, up and down, and added, multiplied by the
  * token's weight, to the sum of that token.  The weights of one expert, and of
- * one to three being read, are in memory at a time. */
+ * those that are read ahead (read_ahead.h), are in memory at a time. */
 #ifndef FORGE_MOE_H
 #define FORGE_MOE_H
 

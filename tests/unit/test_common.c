@@ -100,6 +100,30 @@ static void test_all_halves(void)
     }
 }
 
+/* Of 5,000 elements of each type, the largest at any place, also if it is not finite. */
+static void test_most(void)
+{
+    static float wide[5000];
+    static char raw[8 * ARRAY_LEN(wide) + 1];
+    const enum dtype types[] = { DT_F32, DT_F16,     DT_BF16,
+                                 DT_F64, DT_F8_E4M3, DT_F8_E5M2 };
+
+    for (size_t k = 0; k < ARRAY_LEN(types); k++)
+        for (size_t at = 0; at < ARRAY_LEN(wide); at += 833) {
+            enum dtype t = types[k];
+
+            for (size_t i = 0; i < ARRAY_LEN(wide); i++)
+                wide[i] = ldexpf(i % 2 ? 1 : -1, (int)(i % 9) - 5);
+            wide[at] = at % 2 ? 40 : -40;
+            CHECK(from_f32(raw + 1, t, wide, ARRAY_LEN(wide)));
+            CHECK(dtype_most(raw + 1, t, ARRAY_LEN(wide)) == 40);
+            wide[at] = (float)(at % 2 ? NAN : -INFINITY);
+            CHECK(from_f32(raw, t, wide, ARRAY_LEN(wide)));
+            CHECK(!isfinite(dtype_most(raw, t, ARRAY_LEN(wide))));
+        }
+    CHECK(dtype_most(raw, DT_BF16, 0) == 0 && dtype_most(raw, DT_I8, 9) == 0);
+}
+
 /* Between each two neighbours: the middle goes to the even one. */
 static void check_rounding(enum dtype t, unsigned from, unsigned to,
                            float (*wide)(unsigned))
@@ -448,6 +472,7 @@ int main(void)
     each_level(test_crc32c);
     test_sizes();
     each_level(test_all_halves);
+    test_most();
     each_level(test_rounding);
     test_threads();
     test_threads_error();

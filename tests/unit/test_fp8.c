@@ -58,6 +58,38 @@ static void check(enum dtype dtype, uint64_t rows, uint64_t cols,
     }
 }
 
+/* The largest of blocks, of which `special` has a code that is no number or infinite. */
+static void check_most(enum dtype dtype, bool special)
+{
+    static uint8_t data[ROWS * COLS];
+    static float scale[2 * 3], wide[ROWS * COLS];
+    struct fp8_matrix m = { dtype, data, ROWS, COLS, scale, 128, 128 };
+    uint8_t limit = dtype == DT_F8_E5M2 ? 0x7b : 0x7e;
+    float most = 0;
+
+    for (size_t i = 0; i < ARRAY_LEN(data); i++)
+        data[i] = (uint8_t)(i * 37 % limit | (i % 3 ? 0 : 0x80));
+    for (size_t i = 0; i < ARRAY_LEN(scale); i++)
+        scale[i] = ldexpf(i % 2 ? 1.37f : -1.61f, (int)i);
+    if (special)
+        data[ROWS * 7 + 5] = limit + 1;
+    fp8_to_f32(wide, &m);
+    for (size_t i = 0; i < ARRAY_LEN(wide); i++)
+        most = fabsf(wide[i]) > most ? fabsf(wide[i]) : most;
+    if (!special)
+        CHECK(fp8_most(&m) == f32_from_bf16(bf16_from_f32(most)));
+    else
+        CHECK(!isfinite(fp8_most(&m)));
+}
+
+static void test_most(void)
+{
+    for (int k = 0; k < 2; k++) {
+        check_most(DT_F8_E4M3, k);
+        check_most(DT_F8_E5M2, k);
+    }
+}
+
 static void test_blocks(void)
 {
     static const uint64_t block[][2] = {
@@ -78,6 +110,7 @@ static void test_blocks(void)
 
 int main(void)
 {
+    test_most();
     each_level(test_blocks);
     return 0;
 }

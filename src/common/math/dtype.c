@@ -480,3 +480,62 @@ bool from_f32(void *dst, enum dtype t, const float *src, size_t n)
     default: return false;
     }
 }
+
+/* ---- the largest ---- */
+
+/* Floats without their sign bits compare as integers.  Signed ones, for which every
+ * vector unit has a maximum. */
+static uint32_t most16(const void *x, size_t n)
+{
+    const int16_t *v = x;
+    int16_t most = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        int16_t k = v[i] & 0x7fff;
+
+        most = k > most ? k : most;
+    }
+    return (uint32_t)most;
+}
+
+static uint32_t most32(const void *x, size_t n)
+{
+    const int32_t *v = x;
+    int32_t most = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        int32_t k = v[i] & 0x7fffffff;
+
+        most = k > most ? k : most;
+    }
+    return (uint32_t)most;
+}
+
+float dtype_most(const void *x, enum dtype t, size_t n)
+{
+    enum { PIECE = 2048 };
+    bool half = t == DT_F16 || t == DT_BF16;
+    size_t item = dtype_bits(t) / 8;
+    uint32_t most = 0;
+    float wide;
+
+    for (size_t at = 0; at < n; at += PIECE) {
+        size_t k = n - at < PIECE ? n - at : PIECE;
+        const char *from = (const char *)x + at * item;
+        float piece[PIECE]; /* aligned */
+        uint32_t m;
+
+        if (half)
+            memcpy(piece, from, k * item);
+        else if (!to_f32(piece, from, t, k))
+            return 0;
+        m = (half ? most16 : most32)(piece, k);
+        most = m > most ? m : most;
+    }
+    if (!half) {
+        memcpy(&wide, &most, sizeof(wide));
+        return wide;
+    }
+    return t == DT_F16 ? f32_from_f16((uint16_t)most) :
+                         f32_from_bf16((uint16_t)most);
+}

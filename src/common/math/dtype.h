@@ -53,6 +53,10 @@ MUST_CHECK bool dtype_size(enum dtype t, int ndim, const uint64_t *dims,
 MUST_CHECK bool to_f32(float *dst, const void *src, enum dtype t, size_t n);
 MUST_CHECK bool from_f32(void *dst, enum dtype t, const float *src, size_t n);
 
+/* The largest |x| of n elements of a float type as f32; infinity and NaN are the largest.
+ * 0: t is not a float type. */
+float dtype_most(const void *x, enum dtype t, size_t n);
+
 /* Single elements, as their bits. */
 float f32_from_bf16(uint16_t x);
 float f32_from_f16(uint16_t x);
