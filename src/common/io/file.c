@@ -19,6 +19,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "common/math/threads.h"
+
 #ifdef HAVE_URING
 #include <liburing.h>
 #endif
@@ -84,7 +86,7 @@ uint64_t file_size(const struct file *f)
     return f->size;
 }
 
-static int read_plain(struct file *f, char *p, size_t n, uint64_t off,
+static int read_plain(const struct file *f, char *p, size_t n, uint64_t off,
                       struct err *e)
 {
     while (n) {
@@ -101,6 +103,34 @@ static int read_plain(struct file *f, char *p, size_t n, uint64_t off,
         n -= (size_t)k;
     }
     return 0;
+}
+
+/* A large range, which is in the page cache, by all threads: copying it takes time, and
+ * so do the page faults of new memory. */
+struct parts {
+    const struct file *f;
+    char *p;
+    uint64_t off;
+    struct threads_error error;
+};
+
+static void read_part(void *ctx, size_t begin, size_t end)
+{
+    struct parts *j = ctx;
+    struct err e;
+
+    if (read_plain(j->f, j->p + begin, end - begin, j->off + begin, &e) < 0)
+        threads_error_add(&j->error, begin, &e);
+}
+
+static int read_parts(const struct file *f, char *p, size_t n, uint64_t off,
+                      struct err *e)
+{
+    struct parts j = { .f = f, .p = p, .off = off };
+
+    threads_error_init(&j.error);
+    threads_for(n, CHUNK, read_part, &j);
+    return threads_error_take(&j.error, e);
 }
 
 /* ---- the queue ---- */
@@ -286,7 +316,7 @@ int file_read(struct file *f, void *buf, size_t n, uint64_t off, struct err *e)
     if (off > f->size || n > f->size - off)
         return err_set(e, E_DATA, "'%s': the file ends early", f->path);
     rc = read_by_ring(f, buf, n, off, e);
-    return rc == 1 ? read_plain(f, buf, n, off, e) : rc;
+    return rc == 1 ? read_parts(f, buf, n, off, e) : rc;
 }
 
 void file_prefetch(struct file *f, uint64_t off, uint64_t n)

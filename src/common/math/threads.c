@@ -29,7 +29,7 @@ static struct {
     /* OPEN while parts may be taken, plus the number of workers that take
      * some */
     atomic_uint gate;
-    /* the loop */
+    atomic_flag taken; /* a loop runs, this one: */
     void (*fn)(void *ctx, size_t begin, size_t end);
     void *ctx;
     size_t n, grain, shares;
@@ -161,7 +161,8 @@ void threads_for(size_t n, size_t grain,
     if (!n)
         return;
     grain = grain ? grain : 1;
-    if (inside || threads == 1 || grain >= n) {
+    if (inside || threads == 1 || grain >= n ||
+        atomic_flag_test_and_set(&pool.taken)) {
         fn(ctx, 0, n);
         return;
     }
@@ -185,6 +186,7 @@ void threads_for(size_t n, size_t grain,
     atomic_fetch_and(&pool.gate, ~OPEN);
     while ((busy = atomic_load(&pool.gate)))
         wait_while(&pool.gate, busy);
+    atomic_flag_clear(&pool.taken);
 }
 
 static size_t share(const struct threads_shares *s, size_t at)

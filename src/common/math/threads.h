@@ -17,7 +17,7 @@ int threads_count(void);
 /* Call fn(ctx, begin, end) for disjoint parts of [0, n), each at least `grain`
  * long (but the last), in the pool's threads and the caller; returns when all
  * are done.  Parts go to any thread in any order: results must not depend on
- * it.  A nested call runs in the calling thread. */
+ * it.  A nested call, or one beside another thread's, runs in the calling thread. */
 void threads_for(size_t n, size_t grain,
                  void (*fn)(void *ctx, size_t begin, size_t end), void *ctx);
 
