@@ -138,6 +138,9 @@ double gradient_host_bytes(const struct model_config *c, size_t item)
         double one = s.one * (double)item;
 
         most = larger(most, 4 * s.attention + one + 4.0 * BATCH_ROWS * s.rows);
+        if (model_layer_experts(c, i))
+            one = READERS * 3.0 * (double)c->moe.width *
+                  (double)c->hidden_size * (double)item;
         most = larger(most, 4 * s.mlp + one + part);
     }
     return most;

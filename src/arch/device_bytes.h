@@ -7,6 +7,9 @@
 
 /* Rows (tokens) of a batch: enough for the matrix products to be fast. */
 enum { BATCH_ROWS = 2048 };
+/* Experts in memory at most, but for those that are quantized: one is in use, the others
+ * are read ahead (model/read_ahead.h). */
+enum { READERS = 8 };
 /* Of the backward pass: tokens at most, if not told; rows of a part of them, and
  * of a thread's; bytes of attention scores and their gradients, and outputs of
  * the head, at a time on a GPU. */

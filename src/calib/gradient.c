@@ -9,6 +9,7 @@
 #include "calib/emit.h"
 #include "calib/gradient_weights.h"
 #include "calib/store.h"
+#include "common/math/threads.h"
 #include "device/device.h"
 #include "model/backward.h"
 #include "model/moe.h"
@@ -18,6 +19,20 @@ struct window {
     const struct span *batch;
     int64_t n_batches, row, rows; /* rows row..row+rows-1 of all */
     bool writes;                  /* gradients; not weights alone */
+};
+
+/* Frames that a thread writes while the backward pass goes on. */
+struct sending {
+    struct stream_writer *out;
+    const struct store *s;
+    struct frame f;         /* of its sequences, but for numbers and rows */
+    char *modules;          /* f's own */
+    int64_t first, n, last; /* sequences; the last one of the window */
+    struct buffer rows[2];  /* elements: being written, and being filled */
+    int fills;
+    struct threads_task task;
+    int rc;
+    struct err err;
 };
 
 struct run {
@@ -33,9 +48,9 @@ struct run {
     struct token_rows grad;  /* [rows, H]: gradient of the residual stream */
     struct token_rows outer; /* [rows, H]: with respect to what attention or MLP
                               * puts out, if it is another one */
-    struct buffer narrow, out; /* gradients in the model's dtype, on a device
-                                * and on the host */
-    size_t row;                /* bytes of H elements */
+    struct buffer narrow;    /* gradients in the model's dtype, on a device */
+    struct sending sending;
+    size_t row; /* bytes of H elements */
 };
 
 /* ---- the residual stream ---- */
@@ -194,34 +209,81 @@ static char *writers(const struct model_config *c, int64_t layer, enum point p,
     return text;
 }
 
-/* Write a batch's gradients g[rows, width], a frame for each sequence. */
+static void send_frames(void *arg)
+{
+    struct sending *t = arg;
+    struct frame f = t->f;
+
+    f.modules = t->modules;
+    f.data = t->rows[t->fills ^ 1].p;
+    for (int64_t i = t->first; i < t->first + t->n && t->rc >= 0; i++) {
+        f.sequence = t->s->sequence[i].number;
+        f.last = i == t->last;
+        f.dims[0] = f.samples = (uint64_t)t->s->sequence[i].length;
+        f.len = (size_t)f.dims[0] * (size_t)f.dims[1] * dtype_bits(f.dtype) / 8;
+        t->rc = stream_write(t->out, &f, &t->err);
+        f.data = (const char *)f.data + f.len;
+    }
+}
+
+/* Wait until the frames have been written.  Errors as stream_write(). */
+static int sending_wait(struct sending *t, struct err *e)
+{
+    threads_join(&t->task);
+    free(t->modules);
+    t->modules = NULL;
+    if (t->rc < 0)
+        *e = t->err;
+    return t->rc;
+}
+
+static void sending_close(struct sending *t)
+{
+    threads_join(&t->task);
+    free(t->modules);
+    buffer_release(&t->rows[0]);
+    buffer_release(&t->rows[1]);
+}
+
+/* Write the gradients g[rows, width] of n batches from b on, a frame for each sequence.
+ * Errors of the frames before, too. */
 static int put_rows(struct run *r, struct frame *f, const struct span *b,
-                    const float *g, int64_t width, struct err *e)
+                    int64_t n, const float *g, int64_t width, struct err *e)
 {
     const struct model *m = r->g->m;
-    size_t row = (size_t)width * dtype_bits(model_dtype(m)) / 8;
+    struct sending *t = &r->sending;
+    size_t row = (size_t)width * dtype_bits(model_dtype(m)) / 8, at = 0;
     const struct span *end = &r->w.batch[r->w.n_batches - 1];
-    int64_t last = end->first + end->n - 1;
-    const char *data;
+    struct buffer *to = &t->rows[t->fills];
+    int64_t rows = b[n - 1].row + b[n - 1].rows - b->row;
 
-    f->role = ROLE_ACTIVATION;
-    f->dtype = model_dtype(m);
-    f->ndim = 2;
-    f->dims[1] = (uint64_t)width;
-    if (buffer_reserve(&r->out, b->rows, (int64_t)row, 1, f->name, e) < 0 ||
-        backward_get(m, g, b->rows * width, &r->narrow, r->out.p, e) < 0)
+    if (buffer_reserve(to, rows, (int64_t)row, 1, f->name, e) < 0)
         return e->code;
-    data = r->out.p;
-    for (int64_t i = b->first; i < b->first + b->n; i++) {
-        f->sequence = r->s.sequence[i].number;
-        f->last = i == last;
-        f->dims[0] = f->samples = (uint64_t)r->s.sequence[i].length;
-        f->len = (size_t)f->dims[0] * row;
-        f->data = data;
-        data += f->len;
-        if (stream_write(r->g->out, f, e) < 0)
+    for (int64_t i = 0; i < n; i++) {
+        if (backward_get(m, g, b[i].rows * width, &r->narrow,
+                         (char *)to->p + at, e) < 0)
             return e->code;
+        g += b[i].rows * width;
+        at += (size_t)b[i].rows * row;
     }
+    if (sending_wait(t, e) < 0)
+        return e->code;
+    t->modules = mem_alloc(strlen(f->modules) + 1, f->name, e);
+    if (!t->modules)
+        return e->code;
+    strcpy(t->modules, f->modules);
+    t->out = r->g->out;
+    t->s = &r->s;
+    t->f = *f;
+    t->f.role = ROLE_ACTIVATION;
+    t->f.dtype = model_dtype(m);
+    t->f.ndim = 2;
+    t->f.dims[1] = (uint64_t)width;
+    t->first = b->first;
+    t->n = b[n - 1].first + b[n - 1].n - b->first;
+    t->last = end->first + end->n - 1;
+    t->fills ^= 1;
+    threads_start(&t->task, send_frames, t);
     return 0;
 }
 
@@ -231,7 +293,7 @@ static int put(struct run *r, int64_t layer, enum point p, const float *g,
     const struct model_config *c = model_config(r->g->m);
     struct frame f = { 0 };
     char *modules;
-    int rc = 0;
+    int rc;
 
     if (!r->w.writes)
         return 0;
@@ -240,12 +302,7 @@ static int put(struct run *r, int64_t layer, enum point p, const float *g,
         return e->code;
     emit_name(layer, p, f.name);
     strcat(f.name, companion_suffix(COMPANION_GRADIENT));
-    for (int64_t i = 0; i < r->w.n_batches && rc >= 0; i++) {
-        const struct span *b = &r->w.batch[i];
-
-        rc = put_rows(r, &f, b, g + (b->row - r->w.row) * c->hidden_size,
-                      c->hidden_size, e);
-    }
+    rc = put_rows(r, &f, r->w.batch, r->w.n_batches, g, c->hidden_size, e);
     free(modules);
     return rc;
 }
@@ -267,7 +324,7 @@ static int put_keys(struct run *r, int64_t layer, const struct span *b,
             continue;
         snprintf(f.name, sizeof(f.name), "%s%s", l.module,
                  companion_suffix(COMPANION_GRADIENT));
-        if (put_rows(r, &f, b, g, l.rows, e) < 0)
+        if (put_rows(r, &f, b, 1, g, l.rows, e) < 0)
             return e->code;
     }
     return 0;
@@ -484,7 +541,7 @@ static int run_window(struct run *r, struct err *e)
     for (int64_t i = n; i-- > 0;)
         if (back_layer(r, i, e) < 0)
             return err_prefix(e, "layer %lld", (long long)i);
-    return 0;
+    return sending_wait(&r->sending, e);
 }
 
 static int run_all(struct run *r, struct err *e)
@@ -516,7 +573,7 @@ int gradient_run(struct gradient *g, struct err *e)
     model_buffer_release(g->m, &r.output);
     region_release(&r.outputs);
     model_buffer_release(g->m, &r.narrow);
-    buffer_release(&r.out);
+    sending_close(&r.sending);
     state_release(&r.state);
     region_release(&r.states);
     store_release(&r.s);

@@ -191,14 +191,24 @@ void fp8_to_f32(float *out, const struct fp8_matrix *m)
     convert(&j);
 }
 
-/* The largest of x[n] without signs: a code's |value| rises with it. */
+/* The largest of x[n] without signs: a code's |value| rises with it.  In lanes, of which
+ * compilers make vectors. */
 static uint8_t most_code(const uint8_t *x, uint64_t n, uint8_t most)
 {
-    for (uint64_t i = 0; i < n; i++) {
-        uint8_t v = x[i] & 0x7f;
+    enum { LANES = 64 };
+    uint8_t lane[LANES] = { 0 };
+    uint64_t i = 0;
 
-        most = v > most ? v : most;
-    }
+    for (; i + LANES <= n; i += LANES)
+        for (int k = 0; k < LANES; k++) {
+            uint8_t v = x[i + k] & 0x7f;
+
+            lane[k] = v > lane[k] ? v : lane[k];
+        }
+    for (int k = 0; k < LANES; k++)
+        most = lane[k] > most ? lane[k] : most;
+    for (; i < n; i++)
+        most = (x[i] & 0x7f) > most ? x[i] & 0x7f : most;
     return most;
 }
 

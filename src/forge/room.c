@@ -34,7 +34,8 @@ static double threads_of(const struct job *j)
 
 /* forge-gradient, which runs before the layers: of a window of tokens the residual
  * stream before and behind each layer's attention, what stands in front of norms behind,
- * and f32 gradients; and what it begins with, of all tokens that have weights. */
+ * f32 gradients, and twice those that are being written; and what
+ * it begins with, of all tokens that have weights. */
 static void plan_gradient(const struct request *r, double tokens,
                           struct room *room)
 {
@@ -49,7 +50,7 @@ static void plan_gradient(const struct request *r, double tokens,
     room->gradient = (32 << 20) + p->gradient_bytes +
                      threads_of(&r->j) * p->gradient_thread_bytes +
                      regions * least(states, region) + least(x, region) +
-                     window * (p->adds_scaled ? 4 : 2) * row;
+                     window * (p->adds_scaled ? 6 : 4) * row;
 }
 
 /* Of all tokens, in both streams, at two points: the files of the last states and of

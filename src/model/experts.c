@@ -301,7 +301,7 @@ static int make_mid(struct pass *x, int64_t turn, const struct expert *w,
                                  .device_slot = x->device_slot + j.first,
                                  .last = last };
 
-        if (x->p->reference)
+        if (reference)
             r.reference = x->out.p;
         if (part_gather(&j, x->references ? NULL : in, e) < 0 ||
             multiply(x, &w->of[GATE], &w->of[UP], x->in.p, j.n,

@@ -483,53 +483,64 @@ bool from_f32(void *dst, enum dtype t, const float *src, size_t n)
 
 /* ---- the largest ---- */
 
-/* Floats without their sign bits compare as integers.  Signed ones, for which every
- * vector unit has a maximum. */
-static uint32_t most16(const void *x, size_t n)
+/* Floats without their sign bits compare as integers: signed ones, for which every
+ * vector unit has a maximum or a comparison.  Lanes, of which compilers make vectors. */
+enum { MOST_PIECE = 2048, LANES = 32 };
+
+static uint32_t most16(const int16_t x[MOST_PIECE])
 {
-    const int16_t *v = x;
-    int16_t most = 0;
+    int16_t lane[LANES] = { 0 }, most = 0;
 
-    for (size_t i = 0; i < n; i++) {
-        int16_t k = v[i] & 0x7fff;
+    for (size_t i = 0; i < MOST_PIECE; i += LANES)
+        for (int k = 0; k < LANES; k++) {
+            int16_t v = x[i + k] & 0x7fff;
 
-        most = k > most ? k : most;
-    }
+            lane[k] = v > lane[k] ? v : lane[k];
+        }
+    for (int k = 0; k < LANES; k++)
+        most = lane[k] > most ? lane[k] : most;
     return (uint32_t)most;
 }
 
-static uint32_t most32(const void *x, size_t n)
+static uint32_t most32(const int32_t x[MOST_PIECE])
 {
-    const int32_t *v = x;
-    int32_t most = 0;
+    int32_t lane[LANES] = { 0 }, most = 0;
 
-    for (size_t i = 0; i < n; i++) {
-        int32_t k = v[i] & 0x7fffffff;
+    for (size_t i = 0; i < MOST_PIECE; i += LANES)
+        for (int k = 0; k < LANES; k++) {
+            int32_t v = x[i + k] & 0x7fffffff;
 
-        most = k > most ? k : most;
-    }
+            lane[k] = v > lane[k] ? v : lane[k];
+        }
+    for (int k = 0; k < LANES; k++)
+        most = lane[k] > most ? lane[k] : most;
     return (uint32_t)most;
 }
 
 float dtype_most(const void *x, enum dtype t, size_t n)
 {
-    enum { PIECE = 2048 };
     bool half = t == DT_F16 || t == DT_BF16;
     size_t item = dtype_bits(t) / 8;
     uint32_t most = 0;
     float wide;
 
-    for (size_t at = 0; at < n; at += PIECE) {
-        size_t k = n - at < PIECE ? n - at : PIECE;
+    for (size_t at = 0; at < n; at += MOST_PIECE) {
+        size_t k = n - at < MOST_PIECE ? n - at : MOST_PIECE;
         const char *from = (const char *)x + at * item;
-        float piece[PIECE]; /* aligned */
+        union {
+            float f[MOST_PIECE];
+            int32_t wide[MOST_PIECE];
+            int16_t half[MOST_PIECE];
+        } piece;
         uint32_t m;
 
+        if (k < MOST_PIECE)
+            memset(&piece, 0, sizeof(piece));
         if (half)
-            memcpy(piece, from, k * item);
-        else if (!to_f32(piece, from, t, k))
+            memcpy(piece.half, from, k * item);
+        else if (!to_f32(piece.f, from, t, k))
             return 0;
-        m = (half ? most16 : most32)(piece, k);
+        m = half ? most16(piece.half) : most32(piece.wide);
         most = m > most ? m : most;
     }
     if (!half) {
