@@ -4,7 +4,7 @@
 ## make cuda          build the GPU plug-in (nvcc)
 ## make check-gpu     its tests against the CPU's results (a GPU)
 ## make check-gpu-sanitizers  the same programs under compute-sanitizer (a GPU)
-## make bench-gpu     its benchmarks, each checked first (a GPU)
+## make bench-gpu     its benchmarks, each checked first (a GPU); LAYERS='7b long 70b v3': layers
 # Settings: NVCC=nvcc  CUDA_ARCH="80 90a"
 
 NVCC      ?= nvcc
@@ -68,7 +68,8 @@ GPU_BENCH := $(addprefix $O/bench/cuda_,forward refined start)
 $(GPU_BENCH): $O/bench/cuda_%: $O/bench/cuda_%.c.o $O/libforge.a
 	$(if $(V),,@echo '  LD     $@')
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
-bench-gpu: cuda $O/bench/cuda_bench $(GPU_BENCH) $O/bench/lent_bench $(TOOLBIN) $O/tests/helper/mkexperts
+bench-gpu: cuda $O/bench/cuda_bench $(GPU_BENCH) $O/bench/lent_bench $(TOOLBIN) $O/tests/helper/mkexperts \
+    $O/tests/helper/mkmodel
 	@$O/bench/cuda_start $(CUDA_SO)
 	@$O/bench/cuda_bench
 	@$O/bench/cuda_forward $(CUDA_SO)
@@ -76,6 +77,7 @@ bench-gpu: cuda $O/bench/cuda_bench $(GPU_BENCH) $O/bench/lent_bench $(TOOLBIN) 
 	@ln -sf ../bin/forge-cuda.so $O/bench/forge-cuda.so
 	@$O/bench/lent_bench cuda
 	@bench/cuda_tools.sh $O/bin $O/tests/helper/mkexperts
+	@BIN=$O/bin bench/gpu_layers.sh $(LAYERS)
 
 # ---- without a GPU ---------------------------------------------------------------
 

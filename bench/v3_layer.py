@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """v3_layer.py DIR EXPERTS: one random layer of DeepSeek-V3's sizes, bf16, with EXPERTS experts
 of which each token has one, and the vocabulary of examples/llama-4m.  SCALE=4: all sizes
-divided by that.  --config: config.json of the whole model alone."""
+divided by that.  FP8=1: E4M3 with scales of 128 x 128 blocks, and eight experts a token, of four groups, as the whole
+model has them.  --config: config.json of the whole model alone."""
 import json
 import os
 import shutil
@@ -48,6 +49,13 @@ def bf16(x):
     return (x.astype("<f4").view("<u4") >> 16).astype("<u2")
 
 
+def e4m3(x):
+    """The nearest codes below |x|, which is 448 at most."""
+    code = np.arange(0x7f)
+    value = np.where(code < 8, code / 512, (1 + code % 8 / 8) * 2. ** (code // 8 - 7))
+    return ((np.searchsorted(value, np.abs(x), "right") - 1) | np.where(x < 0, 0x80, 0)).astype("u1")
+
+
 def main():
     if len(sys.argv) != 3:
         sys.exit(__doc__)
@@ -59,15 +67,24 @@ def main():
     for path in EXAMPLE.glob("tokenizer*"):
         shutil.copy(path, out)
     example = json.loads((EXAMPLE/"config.json").read_text())
+    fp8 = os.environ.get("FP8") == "1"
+    routing = {} if fp8 else {"num_experts_per_tok": 1, "n_group": 1, "topk_group": 1}
     c = {**CONFIG, **{k: example[k] for k in ("vocab_size", "bos_token_id", "eos_token_id")}, "num_hidden_layers": 1,
-         "first_k_dense_replace": 0, "n_routed_experts": int(experts), "num_experts_per_tok": 1, "n_group": 1,
-         "topk_group": 1, **{k: CONFIG[k] // int(os.environ.get("SCALE", 1)) for k in SIZES}}
+         "first_k_dense_replace": 0, "n_routed_experts": int(experts), **routing, **{k: CONFIG[k] // int(os.environ.get("SCALE", 1)) for k in SIZES}}
+    if fp8:
+        c["quantization_config"] = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+                                    "weight_block_size": [128, 128]}
     (out/"config.json").write_text(json.dumps(c))
     head, at, all = {}, 0, [(f"{name}.weight", shape) for name, shape in tensors(c)]
     all.append(("model.layers.0.mlp.gate.e_score_correction_bias", (c["n_routed_experts"],)))
+    narrow = {n for n, shape in all if fp8 and len(shape) == 2 and "layers" in n and "mlp.gate." not in n}
+    for name, shape in all[:]:
+        if name in narrow:
+            all.append((f"{name}_scale_inv", tuple(-(-n // 128) for n in shape)))
     for name, shape in all:
-        size = 2 * int(np.prod(shape))
-        head[name] = {"dtype": "BF16", "shape": shape, "data_offsets": (at, at + size)}
+        t = "F8_E4M3" if name in narrow else "F32" if name.endswith("scale_inv") else "BF16"
+        size = {"F8_E4M3": 1, "BF16": 2, "F32": 4}[t] * int(np.prod(shape))
+        head[name] = {"dtype": t, "shape": shape, "data_offsets": (at, at + size)}
         at += size
     text = json.dumps(head).encode()
     random = np.random.default_rng(1)
@@ -79,12 +96,16 @@ def main():
             if len(shape) == 1:
                 f.write(bf16(np.full(shape, 0. if "bias" in name else 1.)).tobytes())
                 continue
+            if name.endswith("scale_inv"):
+                f.write(np.full(shape, 1 / 32 / (128 * shape[1]) ** .5, "<f4").tobytes())
+                continue
             size = 1 if "embed" in name else shape[1] ** .5
+            size = "fp8" if name in narrow else size
             if size not in pools:
-                pools[size] = bf16(pool / size)
+                pools[size] = e4m3(pool * 32) if name in narrow else bf16(pool / size)
             some, left = pools[size][random.integers(1 << 20):], int(np.prod(shape))
             while left:
-                left -= f.write(some[:left].data) // 2
+                left -= f.write(some[:left].data) // some.itemsize
 
 
 if __name__ == "__main__":
