@@ -23,20 +23,20 @@ text() { # TOKENS: the example's text, as often as they want; four bytes are a t
     done
 }
 
-row() { # NAME EFFORT SEQUENCES SEQLEN BAR
+row() { # NAME EFFORT SEQUENCES SEQLEN [BAR]
     text $(($3 * $4))
     rm -rf "$dir/out"
     nvidia-smi --query-gpu=utilization.gpu --format=csv,noheader,nounits --loop-ms=100 >"$dir/busy" &
     sampler=$!
     forge-meter -q -o "$dir/cost" -- forge quantize --quiet --device cuda --effort "$2" --text "$dir/text" \
         --sequences "$3" --seqlen "$4" --shard-size 1GB "$dir/model" "$dir/out"
-    kill "$sampler"
+    kill "$sampler" 2>/dev/null || : # where there is no nvidia-smi
     sampler=
     forge-shard -q --from "$dir/model" --verify "$dir/out"
-    awk -v what="$1, $3 x $4 tokens, $2" -v s="$(field seconds)" -v p="$(field peak_bytes)" -v bar="$5" '
+    awk -v what="$1, $3 x $4 tokens, $2" -v s="$(field seconds)" -v p="$(field peak_bytes)" -v bar="${5:-}" '
         { sum += $1 } END {
-            printf("%-46s %7.2f s, %4.2f of the bar, %g s; host %.1f GiB; GPU busy %.0f %%\n",
-                   what, s, s / bar, bar, p / 2^30, NR ? sum / NR : 0)
+            if (bar) of = sprintf(", %4.2f of the bar, %g s", s / bar, bar)
+            printf("%-46s %7.2f s%s; host %.1f GiB; GPU busy %.0f %%\n", what, s, of, p / 2^30, NR ? sum / NR : 0)
         }' "$dir/busy"
 }
 
@@ -69,7 +69,7 @@ for what; do
         peer 64 512
         ;;
     long)
-        row "Llama-7B x 2" fast 128 2048 9.7
+        row "Llama-7B x 2" fast 128 2048 # the bar is the peer
         peer 128 2048
         ;;
     70b) row "Llama-70B x 1" fast 1024 2048 20 ;;

@@ -70,7 +70,8 @@ def main():
     fp8 = os.environ.get("FP8") == "1"
     routing = {} if fp8 else {"num_experts_per_tok": 1, "n_group": 1, "topk_group": 1}
     c = {**CONFIG, **{k: example[k] for k in ("vocab_size", "bos_token_id", "eos_token_id")}, "num_hidden_layers": 1,
-         "first_k_dense_replace": 0, "n_routed_experts": int(experts), **routing, **{k: CONFIG[k] // int(os.environ.get("SCALE", 1)) for k in SIZES}}
+         "first_k_dense_replace": 0, "n_routed_experts": int(experts), **routing,
+         **{k: CONFIG[k] // int(os.environ.get("SCALE", 1)) for k in SIZES}}
     if fp8:
         c["quantization_config"] = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
                                     "weight_block_size": [128, 128]}

@@ -268,10 +268,9 @@ static int put_rows(struct run *r, struct frame *f, const struct span *b,
     }
     if (sending_wait(t, e) < 0)
         return e->code;
-    t->modules = mem_alloc(strlen(f->modules) + 1, f->name, e);
+    t->modules = mem_text(f->modules, strlen(f->modules), f->name, e);
     if (!t->modules)
         return e->code;
-    strcpy(t->modules, f->modules);
     t->out = r->g->out;
     t->s = &r->s;
     t->f = *f;

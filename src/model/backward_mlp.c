@@ -256,34 +256,48 @@ static int run_part(struct pass *s, const struct part *p, struct err *e)
 
 /* ---- the experts ---- */
 
-/* [n, top_k] by which experts' outputs or inputs are multiplied; 0: the expert does not
- * count for the token. */
-static const float *weights_of(const struct pass *s)
-{
-    return s->m->config.moe.weigh_inputs ? s->routing.scores :
-                                           s->routing.weights;
-}
+/* The experts' tokens, and their weights, which are not 0, in the host's arrays; the
+ * experts' linears, read ahead. */
+struct experts {
+    struct read_ahead ahead;
+    struct pass *s;
+    int64_t *first; /* [experts + 1]: of each in `token` and `weight` */
+    int64_t *token;
+    float *weight;
+    struct mlp item[READERS];
+};
 
-/* The tokens of one expert and their weights, in the host's arrays. */
-static int64_t tokens_of(const struct pass *s, int64_t expert, int64_t *token,
-                         float *weight)
+static int sort_tokens(struct experts *x, struct err *e)
 {
-    const struct routing *r = &s->routing;
-    const float *of = weights_of(s);
-    int64_t n = 0;
+    const struct routing *r = &x->s->routing;
+    const float *of = x->s->m->config.moe.weigh_inputs ? r->scores : r->weights;
+    int64_t n = r->n * r->top_k, experts = x->ahead.turns;
 
-    for (int64_t i = 0; i < r->n * r->top_k; i++)
-        if (r->experts[i] == expert && of[i] != 0) {
-            token[n] = i / r->top_k;
-            weight[n++] = of[i];
+    x->first = mem_zero((size_t)experts + 2, sizeof(*x->first), "experts", e);
+    x->token = mem_zero((size_t)n + 1, sizeof(*x->token), "experts", e);
+    x->weight = mem_zero((size_t)n + 1, sizeof(*x->weight), "experts", e);
+    if (!x->first || !x->token || !x->weight)
+        return e->code;
+    for (int64_t i = 0; i < n; i++)
+        x->first[r->experts[i] + 2] += of[i] != 0;
+    for (int64_t i = 1; i <= experts; i++)
+        x->first[i + 1] += x->first[i];
+    for (int64_t i = 0; i < n; i++)
+        if (of[i] != 0) {
+            int64_t at = x->first[r->experts[i] + 1]++;
+
+            x->token[at] = i / r->top_k;
+            x->weight[at] = of[i];
         }
-    return n;
+    return 0;
 }
 
-static int run_expert(struct pass *s, struct mlp *p, const int64_t *token,
-                      const float *weight, int64_t n, struct err *e)
+static int run_expert(const struct experts *x, struct mlp *p, int64_t expert,
+                      struct err *e)
 {
+    struct pass *s = x->s;
     const struct model *m = s->m;
+    int64_t at = x->first[expert], n = x->first[expert + 1] - at;
     struct backward_mlp a = { .rows = n,
                               .token = s->token.p,
                               .weight = s->weight.p,
@@ -292,27 +306,23 @@ static int run_expert(struct pass *s, struct mlp *p, const int64_t *token,
                               .g = s->g,
                               .gin = s->gin.p };
 
+    if (!n)
+        return 0;
     if (mlp_place(s->m, p, e) < 0 ||
-        model_put(m, s->token.p, token, (size_t)n * sizeof(*token), e) < 0 ||
-        model_put(m, s->weight.p, weight, (size_t)n * sizeof(*weight), e) < 0)
+        model_put(m, s->token.p, x->token + at, (size_t)n * sizeof(*x->token),
+                  e) < 0 ||
+        model_put(m, s->weight.p, x->weight + at,
+                  (size_t)n * sizeof(*x->weight), e) < 0)
         return e->code;
     return run(s, p, a, e);
 }
-
-/* The experts that have tokens, read ahead. */
-struct experts {
-    struct read_ahead ahead;
-    struct pass *s;
-    bool *used; /* [experts] */
-    struct mlp item[READERS];
-};
 
 static int read_expert(void *ctx, int64_t expert, void *item, struct err *e)
 {
     const struct experts *x = ctx;
     struct model *m = x->s->m;
 
-    if (!x->used[expert])
+    if (x->first[expert] == x->first[expert + 1])
         return 0;
     return mlp_read(m, x->s->layer,
                     model_linear_common(&m->config, x->s->layer) +
@@ -325,22 +335,17 @@ static void release_item(void *item)
     mlp_release(item);
 }
 
-static int run_all(struct experts *x, int64_t *token, float *weight,
-                   struct err *e)
+static int run_all(struct experts *x, struct err *e)
 {
-    struct pass *s = x->s;
     int rc = 0;
 
-    for (int64_t i = 0; i < s->routing.n * s->routing.top_k; i++)
-        x->used[s->routing.experts[i]] |= weights_of(s)[i] != 0;
-    readers_start(&x->ahead, s->m);
+    readers_start(&x->ahead, x->s->m);
     for (int64_t i = 0; i < x->ahead.turns && rc >= 0; i++) {
-        int64_t n = x->used[i] ? tokens_of(s, i, token, weight) : 0;
         struct mlp *p;
 
         rc = readers_next(&x->ahead, i, (void *)&p, e);
-        if (rc >= 0 && n)
-            rc = run_expert(s, p, token, weight, n, e);
+        if (rc >= 0)
+            rc = run_expert(x, p, i, e);
         if (rc >= 0)
             readers_go_on(&x->ahead, i);
     }
@@ -350,34 +355,26 @@ static int run_all(struct experts *x, int64_t *token, float *weight,
 
 static int run_experts(struct pass *s, struct err *e)
 {
-    int64_t experts = model_layer_experts(&s->m->config, s->layer);
     struct experts x = { .ahead = { .read = read_expert,
                                     .release = release_item,
-                                    .turns = experts,
+                                    .turns = model_layer_experts(&s->m->config,
+                                                                 s->layer),
                                     .size = sizeof(x.item[0]) },
                          .s = s };
-    int64_t *token =
-        mem_alloc((size_t)(s->n + 1) * sizeof(*token), "experts", e);
-    float *weight =
-        token ? mem_alloc((size_t)(s->n + 1) * sizeof(*weight), "experts", e) :
-                NULL;
-    int rc = 0;
+    int rc = sort_tokens(&x, e);
 
     x.ahead.ctx = &x;
     x.ahead.item = x.item;
-    x.used = weight ? mem_zero((size_t)experts, sizeof(*x.used), "experts", e) :
-                      NULL;
-    if (!x.used ||
-        model_reserve(s->m, &s->token, s->n, 1, sizeof(*token), "experts", e) <
-            0 ||
-        model_reserve(s->m, &s->weight, s->n, 1, sizeof(*weight), "experts",
-                      e) < 0)
+    if (rc >= 0 && (model_reserve(s->m, &s->token, s->n, 1, sizeof(*x.token),
+                                  "experts", e) < 0 ||
+                    model_reserve(s->m, &s->weight, s->n, 1, sizeof(*x.weight),
+                                  "experts", e) < 0))
         rc = e->code;
     if (rc >= 0)
-        rc = run_all(&x, token, weight, e);
-    free(x.used);
-    free(token);
-    free(weight);
+        rc = run_all(&x, e);
+    free(x.first);
+    free(x.token);
+    free(x.weight);
     return rc;
 }
 

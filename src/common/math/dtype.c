@@ -483,32 +483,19 @@ bool from_f32(void *dst, enum dtype t, const float *src, size_t n)
 
 /* ---- the largest ---- */
 
-/* Floats without their sign bits compare as integers: signed ones, for which every
- * vector unit has a maximum or a comparison.  Lanes, of which compilers make vectors. */
-enum { MOST_PIECE = 2048, LANES = 32 };
+enum { MOST_PIECE = 1024 }; /* words */
 
-static uint32_t most16(const int16_t x[MOST_PIECE])
+/* The largest word << shift without its first bit: floats without their signs compare as
+ * integers.  In lanes, of which compilers make vectors; signed ones, which every vector
+ * unit compares. */
+static uint32_t most_word(const uint32_t x[MOST_PIECE], int shift)
 {
-    int16_t lane[LANES] = { 0 }, most = 0;
-
-    for (size_t i = 0; i < MOST_PIECE; i += LANES)
-        for (int k = 0; k < LANES; k++) {
-            int16_t v = x[i + k] & 0x7fff;
-
-            lane[k] = v > lane[k] ? v : lane[k];
-        }
-    for (int k = 0; k < LANES; k++)
-        most = lane[k] > most ? lane[k] : most;
-    return (uint32_t)most;
-}
-
-static uint32_t most32(const int32_t x[MOST_PIECE])
-{
+    enum { LANES = 32 };
     int32_t lane[LANES] = { 0 }, most = 0;
 
     for (size_t i = 0; i < MOST_PIECE; i += LANES)
         for (int k = 0; k < LANES; k++) {
-            int32_t v = x[i + k] & 0x7fffffff;
+            int32_t v = (int32_t)(x[i + k] << shift & 0x7fffffff);
 
             lane[k] = v > lane[k] ? v : lane[k];
         }
@@ -519,34 +506,33 @@ static uint32_t most32(const int32_t x[MOST_PIECE])
 
 float dtype_most(const void *x, enum dtype t, size_t n)
 {
-    bool half = t == DT_F16 || t == DT_BF16;
-    size_t item = dtype_bits(t) / 8;
+    bool half = t == DT_F16 || t == DT_BF16; /* two in a word */
+    size_t item = dtype_bits(t) / 8, piece = MOST_PIECE * (half ? 2 : 1);
     uint32_t most = 0;
     float wide;
 
-    for (size_t at = 0; at < n; at += MOST_PIECE) {
-        size_t k = n - at < MOST_PIECE ? n - at : MOST_PIECE;
+    for (size_t at = 0; at < n; at += piece) {
+        size_t k = n - at < piece ? n - at : piece;
         const char *from = (const char *)x + at * item;
         union {
             float f[MOST_PIECE];
-            int32_t wide[MOST_PIECE];
-            int16_t half[MOST_PIECE];
-        } piece;
-        uint32_t m;
+            uint32_t word[MOST_PIECE];
+        } p;
+        uint32_t v;
 
-        if (k < MOST_PIECE)
-            memset(&piece, 0, sizeof(piece));
+        if (k < piece)
+            memset(&p, 0, sizeof(p));
         if (half)
-            memcpy(piece.half, from, k * item);
-        else if (!to_f32(piece.f, from, t, k))
+            memcpy(&p, from, k * item);
+        else if (!to_f32(p.f, from, t, k))
             return 0;
-        m = half ? most16(piece.half) : most32(piece.wide);
-        most = m > most ? m : most;
+        v = most_word(p.word, 0);
+        most = v > most ? v : most;
+        v = half ? most_word(p.word, 16) : 0;
+        most = v > most ? v : most;
     }
-    if (!half) {
-        memcpy(&wide, &most, sizeof(wide));
-        return wide;
-    }
-    return t == DT_F16 ? f32_from_f16((uint16_t)most) :
-                         f32_from_bf16((uint16_t)most);
+    memcpy(&wide, &most, sizeof(wide));
+    return t == DT_F16  ? f32_from_f16((uint16_t)(most >> 16)) :
+           t == DT_BF16 ? f32_from_bf16((uint16_t)(most >> 16)) :
+                          wide;
 }
