@@ -195,7 +195,8 @@ kill_often() { # WORK OPTION...
     for ((i = 0; i < 12; i++)); do
         setsid forge quantize "$model" out "${small[@]}" --work "$work" --jobs $((i % 4 ? 2 : 1)) "$@" >said 2>&1 3>&- &
         victim=$!
-        sleep "$((i / 6)).$((RANDOM % (i < 2 ? 3 : 9) + 1))" # the first two come in time
+        # the first two come in time, before a run of 0.3 s ends
+        if [ $i -lt 2 ]; then sleep "0.0$((RANDOM % 9 + 1))"; else sleep "$((i / 6)).$((RANDOM % 9 + 1))"; fi
         ! kill -KILL -- "-$victim" 2>/dev/null || kills=$((kills + 1))
         wait "$victim" || true
         [ ! -e out ] || break
