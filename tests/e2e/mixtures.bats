@@ -108,8 +108,13 @@ peak() { # MODEL OUT: MiB
     [ -e "${FAIL_SO:-none}" ] || skip "a sanitizer keeps freed memory"
     for n in 8 192; do # of 192: 113 MB of weights a layer, 28 MB of codes
         python3 "$MOE" many m$n $n
-        peak m$n out$n >peak$n
     done
+    for i in 1 2 3; do # the peak of a short run lies between two samples at times
+        peak m8 out8.$i >>peaks8
+        rm -r m8.work
+    done
+    sort -n peaks8 | tail -1 >peak8
+    peak m192 out192 >peak192
     mv out192 whole
     rm m192.work/solve-*/codes-1.fts
     peak m192 out192 >resumed
