@@ -91,8 +91,8 @@ static void pack(struct stage *s, const char *out)
                 layout_name(job_layout(&s->j)), "--expect-key", s->j.skey,
                 NULL);
     command_add(stage_tool(s, "forge-shard"), "--from", s->j.model,
-                "--shard-size", stage_text(s, "%" PRIu64, s->j.shard_size), out,
-                NULL);
+                "--in-order", "--shard-size",
+                stage_text(s, "%" PRIu64, s->j.shard_size), out, NULL);
 }
 
 /* The whole model with feedback: each linear is quantized on the activations of

@@ -84,11 +84,15 @@ int run_facts_read(struct run_facts *r, const char *text, size_t len,
     return rc;
 }
 
-bool run_facts_equal(const struct run_facts *a, const struct run_facts *b)
+bool run_facts_agree(const struct run_facts *a, const struct run_facts *b)
 {
     return a->layout == b->layout && a->bits == b->bits &&
            a->group == b->group && a->symmetric == b->symmetric &&
-           a->scale_dtype == b->scale_dtype && a->act_order == b->act_order &&
-           a->mixed == b->mixed &&
+           a->scale_dtype == b->scale_dtype && a->mixed == b->mixed &&
            (a->layout != LAYOUT_INT4PACK || a->capability == b->capability);
+}
+
+bool run_facts_equal(const struct run_facts *a, const struct run_facts *b)
+{
+    return run_facts_agree(a, b) && a->act_order == b->act_order;
 }

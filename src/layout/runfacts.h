@@ -36,6 +36,9 @@ MUST_CHECK int run_facts_write(const struct run_facts *r, char **text,
  * `where` prefixes the message. */
 MUST_CHECK int run_facts_read(struct run_facts *r, const char *text, size_t len,
                               const char *where, struct err *e);
+/* Whether modules of both may be in one checkpoint: equal, but act_order, which a
+ * module may have that comes later. */
+bool run_facts_agree(const struct run_facts *a, const struct run_facts *b);
 bool run_facts_equal(const struct run_facts *a, const struct run_facts *b);
 
 #endif

@@ -53,7 +53,7 @@ int emit_rounded(struct stream_writer *out, const char *module, struct err *e)
     return stream_write(out, &f, e);
 }
 
-int emit_run_note(struct stream_writer *out, const struct pack_run *run,
+int emit_run_note(struct stream_writer *out, struct pack_run *run, bool last,
                   struct err *e)
 {
     struct run_facts facts = { .layout = run->layout,
@@ -70,8 +70,11 @@ int emit_run_note(struct stream_writer *out, const struct pack_run *run,
     char *text = NULL;
     int rc;
 
-    if (!run->modules)
+    if (!run->modules ||
+        (last ? run->told && run->told_order == run->act_order : run->mixed))
         return 0;
+    run->told = true;
+    run->told_order = run->act_order;
     for (int i = 1; run->mixed && i < run->n_kinds; i++) {
         const struct pack_kind *k = &run->kind[i];
 

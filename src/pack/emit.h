@@ -17,9 +17,11 @@ MUST_CHECK int emit_weight(struct stream_writer *out, const struct frame *f,
 /* Write the note of a module that was rounded to nearest, as forge-solve does. */
 MUST_CHECK int emit_rounded(struct stream_writer *out, const char *module,
                             struct err *e);
-/* Write the note for forge-shard (layout/runfacts.h); none if no module was
- * packed.  E_TEMP; errors of writing. */
-MUST_CHECK int emit_run_note(struct stream_writer *out,
-                             const struct pack_run *run, struct err *e);
+/* Write the note for forge-shard (layout/runfacts.h), once behind the first module, and
+ * once behind the last.  It is written as soon as no later module can change it, and
+ * once more if one did: grids of several kinds are known at the end only, and whether
+ * GPTQ's inputs have an order.  E_TEMP; errors of writing. */
+MUST_CHECK int emit_run_note(struct stream_writer *out, struct pack_run *run,
+                             bool last, struct err *e);
 
 #endif

@@ -128,7 +128,8 @@ static int pack(struct work *w, const struct pack_module *m, struct err *e)
     pack_advise(&w->run, m, &w->advised);
     if (emit_tensors(w->out, m->name, t, n, e))
         return e->code;
-    w->modules++;
+    if (!w->modules++ && emit_run_note(w->out, &w->run, false, e))
+        return e->code;
     progress_step(&w->progress, m->name,
                   m->rows * m->cols / 8 * (uint64_t)m->bits);
     return 0;
@@ -219,7 +220,7 @@ static int run(struct work *w, struct err *e)
         return e->code;
     if (w->plain && !w->modules)
         return err_set(e, E_DATA, "no codes: is forge-solve missing?");
-    return emit_run_note(w->out, &w->run, e);
+    return emit_run_note(w->out, &w->run, true, e);
 }
 
 int main(int argc, char **argv)

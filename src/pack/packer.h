@@ -57,6 +57,8 @@ struct pack_run {
     } kind[PACK_KINDS]; /* that there have been */
     int n_kinds;
     uint64_t modules; /* packed so far */
+    bool told;        /* emit_run_note() has written these, */
+    int told_order;   /* with this act_order */
 };
 
 struct packer;

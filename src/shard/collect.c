@@ -1,44 +1,31 @@
 /* collect.c - see collect.h. */
 #include "shard/collect.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+
+#include "arch/tensor_name.h"
+#include "shard/outdir.h"
 
 /* Read a note's payload as text; free() *text. */
 static int note_text(const struct collection *c, const struct frame *f,
                      uint64_t source, char **text, struct err *e)
 {
-    int rc;
+    int rc = 0;
 
     *text = mem_alloc(f->len, "note", e);
     if (!*text)
         return e->code;
-    rc = stream_payload(c->in[c->n_in - 1], source, *text, f->len, e);
+    if (!f->data)
+        rc = stream_payload(c->in[c->n_in - 1], source, *text, f->len, e);
+    else
+        memcpy(*text, f->data, f->len);
     if (rc)
         free(*text);
     return rc;
-}
-
-/* What came through a pipe lies in a file of ours, which is no name for a user. */
-static const char *shown(const char *path, const struct stream_expect *expect)
-{
-    return expect->piped ? "<stdin>" : path;
-}
-
-static int open_input(struct stream_reader **in, const char *path,
-                      const struct stream_expect *expect, struct err *e)
-{
-    int fd;
-
-    if (!expect->piped)
-        return stream_open(in, path, expect, e);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return err_set(e, err_open_code(errno), "cannot open '%s':", path);
-    return stream_open_fd(in, fd, shown(path, expect), expect, e);
 }
 
 /* Open a reader, owned by c from the beginning, so that it is closed on errors
@@ -49,7 +36,7 @@ static int add_input(struct collection *c, const char *path,
     size_t n = (size_t)c->n_in + 1;
 
     if (mem_grow(&c->in, n * sizeof(*c->in), "inputs", e) ||
-        open_input(&c->in[c->n_in], path, expect, e))
+        stream_open(&c->in[c->n_in], path, expect, e))
         return e->code;
     c->n_in++;
     return 0;
@@ -59,10 +46,13 @@ static int add_tensor(struct collection *c, const struct frame *f,
                       uint64_t source, struct err *e)
 {
     const char *tail = f->role == ROLE_WEIGHT ? ".weight" : "";
-    size_t cap = strlen(f->name) + strlen(tail) + 1;
-    struct out_tensor t = { .dtype = f->dtype,
+    size_t cap = strlen(f->name) + strlen(tail) + 1, n;
+    struct out_tensor t = { .layer = layout_is_part(f->name, &n) ?
+                                         tensor_name_layer(f->name) :
+                                         -1,
+                            .dtype = f->dtype,
                             .ndim = f->ndim,
-                            .input = c->n_in - 1,
+                            .input = c->spool ? -1 : c->n_in - 1,
                             .source = source };
 
     memcpy(t.dims, f->dims, sizeof(t.dims));
@@ -81,6 +71,13 @@ static int add_tensor(struct collection *c, const struct frame *f,
         return e->code;
     strcpy(t.name, f->name);
     strcat(t.name, tail);
+    if (c->spool) {
+        if (f->data && spool_add(c->spool, f->data, f->len, e)) {
+            free(t.name);
+            return e->code;
+        }
+        t.source = spool_end(c->spool, &t.xxh3);
+    }
     c->tensor[c->n++] = t;
     return 0;
 }
@@ -98,7 +95,7 @@ static int take_run_note(struct collection *c, const struct frame *f,
     free(text);
     if (rc)
         return rc;
-    if (c->packed && !run_facts_equal(&c->facts, &facts))
+    if (c->packed && !run_facts_agree(&c->facts, &facts))
         return err_set(
             e, E_DATA,
             "note 'run': packed as %s, group %" PRIu64
@@ -108,6 +105,7 @@ static int take_run_note(struct collection *c, const struct frame *f,
             dtype_name(facts.scale_dtype), layout_name(c->facts.layout),
             c->facts.group, c->facts.symmetric ? "" : "a",
             dtype_name(c->facts.scale_dtype));
+    facts.act_order |= c->facts.act_order;
     c->facts = facts;
     c->packed = true;
     return 0;
@@ -129,8 +127,13 @@ static int take_module_note(struct collection *c, const struct frame *f,
 static int take(struct collection *c, const struct frame *f, uint64_t source,
                 struct err *e)
 {
-    if (f->ancillary)
+    if (f->ancillary) {
+        uint64_t hash;
+
+        if (f->passed)
+            spool_drop(c->spool, spool_end(c->spool, &hash), f->len);
         return 0;
+    }
     switch (f->role) {
     case ROLE_TENSOR:
     case ROLE_WEIGHT: return add_tensor(c, f, source, e);
@@ -150,68 +153,95 @@ static int take(struct collection *c, const struct frame *f, uint64_t source,
     }
 }
 
-int collect(struct collection *c, const char *path,
-            const struct stream_expect *expect, struct err *e)
+static int take_all(struct collection *c, const char *name,
+                    const struct collect_calls *calls, struct err *e)
 {
+    struct stream_reader *in = c->in[c->n_in - 1];
     struct frame f;
     uint64_t source = 0;
     int rc;
 
-    if (add_input(c, path, expect, e))
-        return e->code;
-    while ((rc = stream_skim(c->in[c->n_in - 1], &f, &source, e)) > 0)
-        if (provenance_head(&c->about, stream_head(c->in[c->n_in - 1]), e) ||
+    while ((rc = stream_skim(in, &f, &source, e)) > 0) {
+        size_t n = c->n;
+
+        if (provenance_head(&c->about, stream_head(in), e) ||
             take(c, &f, source, e))
-            return err_prefix(e, "'%s': frame %" PRIu64, shown(path, expect),
-                              stream_frame_number(c->in[c->n_in - 1]));
+            return err_prefix(e, "'%s': frame %" PRIu64, name,
+                              stream_frame_number(in));
+        if (calls && c->n > n && calls->taken(calls->ctx, e))
+            return e->code;
+    }
     return rc;
 }
 
-/* Compare names; runs of digits as numbers, the rest by bytes. */
-static int natural(const char *a, const char *b)
+int collect(struct collection *c, const char *path,
+            const struct stream_expect *expect, struct err *e)
 {
-    while (*a && *b) {
-        size_t na = strspn(a, "0123456789"), nb = strspn(b, "0123456789");
-
-        if (na && nb) {
-            int c;
-
-            for (; na > 1 && *a == '0'; na--)
-                a++;
-            for (; nb > 1 && *b == '0'; nb--)
-                b++;
-            c = na != nb ? (na < nb ? -1 : 1) : strncmp(a, b, na);
-            if (c)
-                return c;
-            a += na;
-            b += nb;
-        } else if (*a != *b) {
-            return (unsigned char)*a < (unsigned char)*b ? -1 : 1;
-        } else {
-            a++;
-            b++;
-        }
-    }
-    return *a ? 1 : *b ? -1 : 0;
+    return add_input(c, path, expect, e) ? e->code : take_all(c, path, NULL, e);
 }
 
-static int by_name(const void *a, const void *b)
+bool collect_is_pipe(void)
 {
-    const struct out_tensor *x = a, *y = b;
-    int c = natural(x->name, y->name);
+    struct stat st;
 
-    return c ? c : strcmp(x->name, y->name); /* natural("1", "01") is 0 */
+    return fstat(0, &st) || !S_ISREG(st.st_mode);
 }
 
-int collect_finish(struct collection *c, struct err *e)
+/* A piece of a large tensor has come. */
+static int spool_piece(void *ctx, const struct frame *f, uint64_t at,
+                       const void *piece, size_t n, struct err *e)
 {
-    if (c->n)
-        qsort(c->tensor, c->n, sizeof(*c->tensor), by_name);
-    for (size_t i = 1; i < c->n; i++)
-        if (!strcmp(c->tensor[i - 1].name, c->tensor[i].name))
-            return err_set(e, E_DATA, "tensor '%s' came twice",
-                           c->tensor[i].name);
+    struct collection *c = ctx;
+
+    (void)f, (void)at;
+    return outdir_go_on(e) ? e->code : spool_add(c->spool, piece, n, e);
+}
+
+/* Wait for input, or a signal. */
+static int wait_input(void *ctx, struct err *e)
+{
+    const struct collect_calls *calls = ctx;
+    struct pollfd p = { .fd = 0, .events = POLLIN };
+
+    do
+        if (outdir_go_on(e) || calls->waiting(calls->ctx, e))
+            return e->code;
+    while (poll(&p, 1, 100) <= 0);
     return 0;
+}
+
+int collect_pipe(struct collection *c, const char *dir,
+                 const struct stream_expect *expect,
+                 const struct collect_calls *calls, struct err *e)
+{
+    struct collect_calls own = *calls; /* ctx is not const */
+
+    if (add_input(c, NULL, expect, e) || spool_open(&c->spool, dir, e))
+        return e->code;
+    stream_pass(c->in[0], NULL, ROLE_TENSOR, spool_piece, c);
+    stream_on_wait(c->in[0], wait_input, &own);
+    return take_all(c, "<stdin>", &own, e);
+}
+
+int collect_read(const struct collection *c, const struct out_tensor *t,
+                 uint64_t at, void *buf, size_t n, struct err *e)
+{
+    return t->input < 0 ?
+               spool_read(c->spool, t->source + at, buf, n, e) :
+               stream_payload_piece(c->in[t->input], t->source, at, buf, n, e);
+}
+
+int collect_check(const struct collection *c, struct out_tensor *t,
+                  uint64_t hash, struct err *e)
+{
+    if (t->input < 0)
+        return t->xxh3 == hash ? 0 :
+                                 err_set(e, E_DATA,
+                                         "'%s': what came from '<stdin>' is "
+                                         "read back otherwise",
+                                         t->name);
+    t->xxh3 = hash;
+    return stream_payload_check(c->in[t->input], t->source, hash, e);
 }
 
 void collection_release(struct collection *c)
@@ -220,6 +250,7 @@ void collection_release(struct collection *c)
         stream_close(c->in[i]);
     for (size_t i = 0; i < c->n; i++)
         free(c->tensor[i].name);
+    spool_close(c->spool);
     free(c->in);
     free(c->tensor);
     provenance_release(&c->about);

@@ -12,7 +12,6 @@
 #include "common/cli/tool.h"
 #include "shard/outdir.h"
 #include "shard/publishdir.h"
-#include "shard/spool.h"
 
 #define SHARD_SIZE 5000000000 /* as Hugging Face's own writers */
 
@@ -21,6 +20,7 @@ struct settings {
     const char *from, *verify, *expect_key;
     uint64_t shard_size;
     int64_t sample;
+    int in_order;
     const char *map_file;
     struct expert_map map;
     int mode; /* enum expert_mode */
@@ -41,6 +41,9 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_INT, 0, "sample", "N",
           "linears to compare with MODEL after writing, 0 = none [14]",
           &s->sample, 0, 1 << 30, true },
+        { OPT_FLAG, 0, "in-order", NULL,
+          "a pipe has the layers in order: write a layer when the next begins",
+          &s->in_order, 0, 0, true },
         { OPT_STR, 0, "expert-map", "FILE",
           "map of forge-prune with which MODEL was read", &s->map_file, 0, 0,
           true },
@@ -117,22 +120,20 @@ static void verify(const struct settings *s)
                 summary(&r, 0, text, sizeof(text)));
 }
 
-/* Collect all inputs; a pipe is copied to a file first (spool.h). */
-static int collect_all(const struct settings *s, const struct outdir *o,
-                       struct collection *c, char **spool, struct err *e)
+/* Collect all inputs. */
+static int collect_all(const struct settings *s, struct publisher *u,
+                       struct err *e)
 {
-    const struct stream_expect expect = { .key = s->expect_key,
-                                          .piped = !s->n_files };
+    const struct stream_expect expect = { .key = s->expect_key };
 
+    if (!s->n_files)
+        return collect_is_pipe() ?
+                   publisher_pipe(u, &expect, e) :
+                   collect(publisher_collection(u), "-", &expect, e);
     for (int i = 0; i < s->n_files; i++)
-        if (collect(c, s->file[i], &expect, e))
+        if (collect(publisher_collection(u), s->file[i], &expect, e))
             return e->code;
-    if (!s->n_files) {
-        *spool = outdir_file(o, "stdin", e);
-        if (!*spool || spool_stdin(*spool, e) || collect(c, *spool, &expect, e))
-            return e->code;
-    }
-    return collect_finish(c, e);
+    return 0;
 }
 
 /* Add the map of experts' history to the provenance. */
@@ -158,29 +159,28 @@ static int run(const struct settings *s, struct outdir *o,
     const struct publication p = { .model = s->from,
                                    .shard_size = s->shard_size,
                                    .sample = s->sample,
+                                   .in_order = s->in_order,
                                    .map = s->map_file ? &s->map : NULL,
                                    .mode = (enum expert_mode)s->mode,
                                    .progress = progress };
-    struct collection c = { 0 };
+    struct publisher *u = NULL;
     struct verify_report r;
-    char *spool = NULL;
     int shards = 0, rc;
 
     rc = sidecars_check(s->from, e);
     if (!rc)
-        rc = collect_all(s, o, &c, &spool, e);
+        rc = publisher_open(&u, &p, o, e);
     if (!rc && s->map_file)
-        rc = map_history(&c, s->map_file, e);
+        rc = map_history(publisher_collection(u), s->map_file, e);
     if (!rc)
-        rc = publish_checkpoint(&p, o, &c, &shards, &r, e);
-    collection_release(&c);
-    if (!rc && spool)
-        rc = outdir_remove(o, "stdin", e);
+        rc = collect_all(s, u, e);
+    if (!rc)
+        rc = publisher_finish(u, &shards, &r, e);
+    publisher_close(u);
     if (!rc)
         rc = outdir_commit(o, e);
     if (!rc)
         summary(&r, shards, text, cap);
-    free(spool);
     return rc;
 }
 

@@ -143,15 +143,12 @@ int outdir_text(const struct outdir *o, const char *name, const char *text,
     return digests_add(o->digests, name, hex, e);
 }
 
-int outdir_remove(const struct outdir *o, const char *name, struct err *e)
+int outdir_rename(const struct outdir *o, const char *from, const char *to,
+                  struct err *e)
 {
-    char *path = outdir_file(o, name, e);
-    int rc = !path        ? e->code :
-             unlink(path) ? err_set(e, E_IO, "cannot remove '%s':", path) :
-                            0;
-
-    free(path);
-    return rc;
+    return renameat(o->tmp.lock, from, o->tmp.lock, to) ?
+               err_set(e, E_CREATE, "cannot rename '%s' to '%s':", from, to) :
+               0;
 }
 
 int outdir_commit(struct outdir *o, struct err *e)

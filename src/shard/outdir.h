@@ -32,9 +32,9 @@ MUST_CHECK char *outdir_file(const struct outdir *o, const char *name,
 /* Write a small file, fsynced, and add its digest.  E_CREATE, E_IO, E_TEMP. */
 MUST_CHECK int outdir_text(const struct outdir *o, const char *name,
                            const char *text, size_t len, struct err *e);
-/* Remove a file. */
-MUST_CHECK int outdir_remove(const struct outdir *o, const char *name,
-                             struct err *e);
+/* Give a file another name. */
+MUST_CHECK int outdir_rename(const struct outdir *o, const char *from,
+                             const char *to, struct err *e);
 /* Rename the directory to OUT.  E_CREATE, E_IO. */
 MUST_CHECK int outdir_commit(struct outdir *o, struct err *e);
 /* Remove the temporary directory, unless it was committed, and free. */

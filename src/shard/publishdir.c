@@ -13,6 +13,7 @@
 #include "common/io/json.h"
 #include "shard/card.h"
 #include "shard/complete.h"
+#include "shard/order.h"
 #include "checkpoint/digests.h"
 #include "shard/outdir.h"
 #include "shard/prunedout.h"
@@ -24,81 +25,164 @@ enum { CONFIG_MAX = 16 * 1024 * 1024 };
 
 static const char index_name[] = "model.safetensors.index.json";
 
+struct publisher {
+    const struct publication *p;
+    const struct outdir *o;
+    struct model_config config;
+    struct checkpoint *source;
+    struct collection c;
+    struct arrival arrival;
+    uint64_t waiting, enough; /* bytes of parts in c; when to look for shards */
+    struct shard_plan plan;
+    struct shard_writer *writer;
+    char *metadata; /* of the shards that are written first */
+};
+
 /* ---- before anything is written ---- */
 
-static int names_of_plan(struct named_set *set, const struct collection *c,
+/* The names of all tensors.  E_DATA: one came twice. */
+static int names_of_plan(struct named_set *set, const struct shard_plan *plan,
                          struct err *e)
 {
-    set->n = c->n;
-    set->item = mem_alloc(c->n * sizeof(*set->item), "names", e);
+    set->item =
+        mem_alloc(shard_plan_tensors(plan) * sizeof(*set->item), "names", e);
     if (!set->item)
         return e->code;
-    for (size_t i = 0; i < c->n; i++) {
-        const struct out_tensor *t = &c->tensor[i];
+    for (int i = 0; i < plan->n; i++)
+        for (size_t k = 0; k < plan->shard[i]->n; k++) {
+            const struct out_tensor *t = &plan->shard[i]->first[k];
 
-        set->item[i] = (struct named){ t->name, t->dtype, t->ndim, t->dims };
-    }
+            set->item[set->n++] =
+                (struct named){ t->name, t->dtype, t->ndim, t->dims };
+        }
     named_sort(set);
+    for (size_t i = 1; i < set->n; i++)
+        if (!strcmp(set->item[i - 1].name, set->item[i].name))
+            return err_set(e, E_DATA, "tensor '%s' came twice",
+                           set->item[i].name);
     return 0;
 }
 
-/* Call the language model of a multimodal checkpoint as the source does. */
-static int stored_names(struct collection *c, const struct checkpoint *source,
-                        struct err *e)
+/* Move the first tensors into shards (shard_plan_take()), which call the language model
+ * of a multimodal checkpoint as the source does. */
+static int take_shards(struct publisher *u, size_t ready, bool last,
+                       struct err *e)
 {
-    char name[1024], *copy;
+    char name[1024];
 
-    for (size_t i = 0; i < c->n; i++) {
-        checkpoint_stored_name(source, c->tensor[i].name, name, sizeof(name));
-        if (!strcmp(name, c->tensor[i].name))
+    for (size_t i = 0; i < ready; i++) {
+        struct out_tensor *t = &u->c.tensor[i];
+
+        if (t->stored)
             continue;
-        copy = mem_text(name, strlen(name), "names", e);
-        if (!copy)
+        checkpoint_stored_name(u->source, t->name, name, sizeof(name));
+        t->stored = mem_text(name, strlen(name), "names", e);
+        if (!t->stored)
             return e->code;
-        free(c->tensor[i].name);
-        c->tensor[i].name = copy;
     }
-    return 0;
+    return shard_plan_take(&u->plan, &u->c, ready, last, u->p->shard_size, e);
 }
 
-/* Check that the set is complete; *dict = its quantization_config.  Then the
- * tensors get the names that they have in the files. */
-static int check_and_describe(const struct publication *p, struct collection *c,
-                              char **dict, struct err *e)
+/* Check that the set is complete; *dict = its quantization_config. */
+static int check_and_describe(struct publisher *u, char **dict, struct err *e)
 {
-    struct model_config config = { 0 };
-    struct checkpoint *source = NULL;
+    const struct run_facts *facts = u->c.packed ? &u->c.facts : NULL;
     struct named_set out = { 0 }, from = { 0 };
     struct plain_list plain = { 0 };
     struct mixed_grids mixed = { 0 };
-    struct completeness want = { .config = &config,
+    struct completeness want = { .config = &u->config,
                                  .source = &from,
-                                 .facts = c->packed ? &c->facts : NULL };
+                                 .facts = facts };
     int rc = 0;
 
     *dict = NULL;
-    if (model_config_read(&config, p->model, e) ||
-        checkpoint_open(&source, p->model, e) ||
-        (p->map && checkpoint_prune(source, p->map, &config, p->mode, e)))
+    if (named_from_checkpoint(&from, u->source, e) ||
+        names_of_plan(&out, &u->plan, e) || complete_check(&want, &out, e))
         rc = e->code;
-    config.kv_b = config.mla.kv_lora; /* 4-bit or not */
-    if (rc || named_from_checkpoint(&from, source, e) ||
-        names_of_plan(&out, c, e) || complete_check(&want, &out, e))
+    if (!rc && facts &&
+        (plain_collect(&plain, &out, &u->config, facts, e) ||
+         mixed_collect(&mixed, &out, &u->config, facts, e) ||
+         quant_dict(facts, &plain, &mixed, dict, e)))
         rc = e->code;
-    if (!rc && c->packed &&
-        (plain_collect(&plain, &out, &config, &c->facts, e) ||
-         mixed_collect(&mixed, &out, &config, &c->facts, e) ||
-         quant_dict(&c->facts, &plain, &mixed, dict, e)))
-        rc = e->code;
-    if (!rc)
-        rc = stored_names(c, source, e);
     mixed_release(&mixed);
     plain_release(&plain);
     free(out.item);
     free(from.item);
-    checkpoint_close(source);
-    model_config_release(&config);
     return rc;
+}
+
+/* ---- while tensors come ---- */
+
+/* *metadata = that of the files, as far as is known. */
+static int describe(struct publisher *u, const struct modeldir *model,
+                    char **metadata, struct err *e)
+{
+    if (!u->c.about.before) {
+        e->code = 0;
+        u->c.about.before = card_recipe(model, e);
+        if (e->code)
+            return e->code;
+    }
+    return provenance_metadata(&u->c.about, u->c.packed ? &u->c.facts : NULL,
+                               metadata, e);
+}
+
+/* Move the tensors before which nothing can come any more into shards. */
+static int close_shards(struct publisher *u, struct err *e)
+{
+    struct collection *c = &u->c;
+    struct modeldir model;
+    size_t ready = 0;
+    int rc;
+
+    qsort(c->tensor, c->n, sizeof(*c->tensor), order_compare);
+    while (ready < c->n && arrival_passed(&u->arrival, &c->tensor[ready]))
+        ready++;
+    if (take_shards(u, ready, false, e))
+        return e->code;
+    u->waiting = 0;
+    for (size_t i = 0; i < c->n && c->tensor[i].layer >= 0; i++)
+        u->waiting += c->tensor[i].bytes;
+    u->enough = u->waiting + u->p->shard_size / 16;
+    if (u->enough < u->p->shard_size)
+        u->enough = u->p->shard_size;
+    if (u->metadata || !u->plan.n)
+        return 0;
+    rc = modeldir_open(&model, u->p->model, e);
+    if (rc)
+        return rc;
+    rc = describe(u, &model, &u->metadata, e);
+    modeldir_close(&model);
+    return rc;
+}
+
+static int go_on(void *ctx, struct err *e)
+{
+    struct publisher *u = ctx;
+
+    return shard_writer_go_on(u->writer, u->metadata, e);
+}
+
+/* A tensor has come. */
+static int taken(void *ctx, struct err *e)
+{
+    struct publisher *u = ctx;
+    const struct out_tensor *t = &u->c.tensor[u->c.n - 1];
+
+    if (t->layer >= 0)
+        u->waiting += t->bytes;
+    arrival_add(&u->arrival, t);
+    if (u->c.packed && u->waiting > u->enough && close_shards(u, e))
+        return e->code;
+    return go_on(u, e);
+}
+
+int publisher_pipe(struct publisher *u, const struct stream_expect *expect,
+                   struct err *e)
+{
+    const struct collect_calls calls = { taken, go_on, u };
+
+    return collect_pipe(&u->c, u->o->tmp.path, expect, &calls, e);
 }
 
 /* ---- writing ---- */
@@ -166,15 +250,15 @@ static int write_configs(const struct publication *p, const struct outdir *o,
 }
 
 static int write_card(const struct outdir *o, const struct collection *c,
-                      const char *base, const struct modeldir *model,
-                      struct err *e)
+                      const struct shard_plan *plan, const char *base,
+                      const struct modeldir *model, struct err *e)
 {
     char *recipe = provenance_recipe(&c->about, "\n", e);
     struct card card = { .base = base,
                          .about = &c->about,
                          .recipe = recipe,
                          .facts = c->packed ? &c->facts : NULL,
-                         .tensors = c->n,
+                         .tensors = shard_plan_tensors(plan),
                          .bytes = c->bytes };
     char *text;
     size_t len;
@@ -182,12 +266,14 @@ static int write_card(const struct outdir *o, const struct collection *c,
 
     if (!recipe)
         return e->code;
-    for (size_t i = 0; i < c->n; i++) {
-        const char *part = strrchr(c->tensor[i].name, '.');
+    for (int i = 0; i < plan->n; i++)
+        for (size_t k = 0; k < plan->shard[i]->n; k++) {
+            const char *name = plan->shard[i]->first[k].stored;
+            const char *part = strrchr(name, '.');
 
-        card.experts |= tensor_name_is_expert(c->tensor[i].name);
-        card.zeros |= part && !strcmp(part, ".weight_zero_point");
-    }
+            card.experts |= tensor_name_is_expert(name);
+            card.zeros |= part && !strcmp(part, ".weight_zero_point");
+        }
     rc = card_write(&card, model, &text, &len, e);
     free(recipe);
     if (rc)
@@ -233,59 +319,92 @@ static int write_index(const struct outdir *o, const struct shard_plan *plan,
     return rc;
 }
 
-/* Write all files, in the order above. */
-static int write_all(const struct publication *p, const struct outdir *o,
-                     struct collection *c, const struct shard_plan *plan,
-                     const char *dict, struct err *e)
+/* Write all files that are not yet written, in the order above. */
+static int write_all(struct publisher *u, const char *dict, struct err *e)
 {
     char *base = NULL, *metadata = NULL;
     struct modeldir model;
-    int rc = modeldir_open(&model, p->model, e);
+    int rc = modeldir_open(&model, u->p->model, e);
 
     if (rc)
         return rc;
     base = card_base(&model, e);
-    if (base)
-        c->about.before = card_recipe(&model, e);
-    rc = base && !e->code ?
-             provenance_metadata(&c->about, c->packed ? &c->facts : NULL,
-                                 &metadata, e) :
-             e->code;
-    if (!rc && !(rc = write_shards(plan, c, o, metadata, p->progress, e)) &&
-        !(rc = write_configs(p, o, c, dict, e)) &&
-        !(rc = write_card(o, c, base, &model, e)) &&
-        !(rc = write_index(o, plan, e)))
-        rc = write_lists(o, plan, e);
+    rc = base ? describe(u, &model, &metadata, e) : e->code;
+    if (!rc && !(rc = shard_writer_finish(u->writer, metadata, e)) &&
+        !(rc = write_configs(u->p, u->o, &u->c, dict, e)) &&
+        !(rc = write_card(u->o, &u->c, &u->plan, base, &model, e)) &&
+        !(rc = write_index(u->o, &u->plan, e)))
+        rc = write_lists(u->o, &u->plan, e);
     free(metadata);
     free(base);
     modeldir_close(&model);
     return rc;
 }
 
-int publish_checkpoint(const struct publication *p, const struct outdir *o,
-                       struct collection *c, int *shards,
-                       struct verify_report *r, struct err *e)
+int publisher_finish(struct publisher *u, int *shards, struct verify_report *r,
+                     struct err *e)
 {
-    const struct verify v = { .dir = o->tmp.path,
+    const struct publication *p = u->p;
+    const struct verify v = { .dir = u->o->tmp.path,
                               .source = p->model,
-                              .facts = c->packed ? &c->facts : NULL,
+                              .facts = u->c.packed ? &u->c.facts : NULL,
                               .sample = p->sample,
                               .map = p->map,
                               .mode = p->mode };
-    struct shard_plan plan = { 0 };
     char *dict = NULL;
     int rc;
 
-    rc = check_and_describe(p, c, &dict, e);
+    if (u->c.n)
+        qsort(u->c.tensor, u->c.n, sizeof(*u->c.tensor), order_compare);
+    rc = take_shards(u, u->c.n, true, e);
     if (!rc)
-        rc = shard_plan(&plan, c, p->shard_size, e);
-    p->progress->total = c->n;
+        rc = check_and_describe(u, &dict, e);
+    checkpoint_close(u->source);
+    u->source = NULL;
     if (!rc)
-        rc = write_all(p, o, c, &plan, dict, e);
+        rc = write_all(u, dict, e);
     if (!rc && verify_checkpoint(&v, r, e))
         rc = err_prefix(e, "verification");
-    *shards = plan.n;
+    *shards = u->plan.n;
     free(dict);
-    shard_plan_release(&plan);
     return rc;
+}
+
+struct collection *publisher_collection(struct publisher *u)
+{
+    return &u->c;
+}
+
+int publisher_open(struct publisher **u, const struct publication *p,
+                   const struct outdir *o, struct err *e)
+{
+    struct publisher *w = *u = mem_zero(1, sizeof(**u), "checkpoint", e);
+
+    if (!w)
+        return e->code;
+    w->p = p;
+    w->o = o;
+    w->enough = p->shard_size;
+    if (model_config_read(&w->config, p->model, e) ||
+        checkpoint_open(&w->source, p->model, e) ||
+        (p->map && checkpoint_prune(w->source, p->map, &w->config, p->mode, e)))
+        return e->code;
+    w->config.kv_b = w->config.mla.kv_lora; /* 4-bit or not */
+    if (arrival_open(&w->arrival, &w->config, p->in_order, e))
+        return e->code;
+    return shard_writer_open(&w->writer, &w->plan, &w->c, o, p->progress, e);
+}
+
+void publisher_close(struct publisher *u)
+{
+    if (!u)
+        return;
+    shard_writer_close(u->writer);
+    shard_plan_release(&u->plan);
+    collection_release(&u->c);
+    arrival_release(&u->arrival);
+    checkpoint_close(u->source);
+    model_config_release(&u->config);
+    free(u->metadata);
+    free(u);
 }

@@ -10,21 +10,34 @@ struct publication {
     const char *model;            /* the source directory */
     uint64_t shard_size;          /* bytes of data per shard, at most */
     int64_t sample;               /* linears to compare after writing */
+    bool in_order;                /* the layers come in order (order.h) */
     const struct expert_map *map; /* experts to prune; NULL: none */
     enum expert_mode mode;
     struct progress *progress;
 };
 
 struct outdir;
+struct publisher;
 
-/* Plan, write into o, and verify; the caller commits o.  All that can be
- * checked without the payloads is checked before the first one is copied
- * (complete.h).  *shards: number of weight files.  Errors of complete_check(),
- * quant_dict(), shard_plan(), verify_checkpoint(), reading and writing; E_TEMP
+/* Begin a checkpoint in o, which the caller commits or releases; p and o must outlive
+ * the publisher.  The source and its config are read here.  Errors of
+ * model_config_read(), checkpoint_open(), checkpoint_prune(). */
+MUST_CHECK int publisher_open(struct publisher **u, const struct publication *p,
+                              const struct outdir *o, struct err *e);
+/* Where the inputs are collected, by collect() or publisher_pipe(). */
+struct collection *publisher_collection(struct publisher *u);
+/* collect_pipe(), which writes each shard as soon as its tensors have come and the run
+ * note tells how they were packed.  Errors of collect_pipe() and writing. */
+MUST_CHECK int publisher_pipe(struct publisher *u,
+                              const struct stream_expect *expect,
+                              struct err *e);
+/* All inputs are collected: plan, write what is not written, and verify.  All that can
+ * be checked without the payloads is checked before (complete.h).  *shards: number of
+ * weight files.  Errors of complete_check(), quant_dict(), shard_plan_take(),
+ * verify_checkpoint(), reading and writing; E_DATA also: a name came twice; E_TEMP
  * also: a signal. */
-MUST_CHECK int publish_checkpoint(const struct publication *p,
-                                  const struct outdir *o, struct collection *c,
-                                  int *shards, struct verify_report *r,
-                                  struct err *e);
+MUST_CHECK int publisher_finish(struct publisher *u, int *shards,
+                                struct verify_report *r, struct err *e);
+void publisher_close(struct publisher *u); /* NULL is allowed */
 
 #endif

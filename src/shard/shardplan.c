@@ -31,75 +31,109 @@ static int by_place(const void *a, const void *b)
     const struct out_tensor *x = a, *y = b;
     int rx = rank(x->dtype), ry = rank(y->dtype);
 
-    if (x->shard != y->shard)
-        return x->shard < y->shard ? -1 : 1;
-    return rx != ry ? ry - rx : strcmp(x->name, y->name);
+    return rx != ry ? ry - rx : strcmp(x->stored, y->stored);
 }
 
-/* Set each tensor's shard; returns the number of shards. */
-static int assign(struct collection *c, uint64_t limit)
+/* Move the first n tensors of c into a new shard. */
+static int add_shard(struct shard_plan *p, struct collection *c, size_t n,
+                     struct err *e)
 {
-    uint64_t filled = 0;
-    int shard = 0;
+    struct shard *s;
 
-    for (size_t i = 0; i < c->n && shard < SHARDS_MAX; i++) {
-        if (filled && c->tensor[i].bytes > limit - filled) {
-            shard++;
-            filled = 0;
-        }
-        c->tensor[i].shard = shard;
-        filled += c->tensor[i].bytes;
-        if (filled > limit)
-            filled = limit;
+    if (p->n == SHARDS_MAX)
+        return err_set(e, E_CONFIG, "more than %d shards: take larger ones",
+                       SHARDS_MAX);
+    if (mem_grow(&p->shard, ((size_t)p->n + 1) * sizeof(*p->shard), "shards",
+                 e))
+        return e->code;
+    s = mem_zero(1, sizeof(*s), "shards", e);
+    if (!s)
+        return e->code;
+    s->first = mem_alloc(n * sizeof(*s->first), "shards", e);
+    if (!s->first) {
+        free(s);
+        return e->code;
     }
-    return shard + 1;
+    if (n) {
+        memcpy(s->first, c->tensor, n * sizeof(*s->first));
+        qsort(s->first, n, sizeof(*s->first), by_place);
+        memmove(c->tensor, c->tensor + n, (c->n - n) * sizeof(*c->tensor));
+    }
+    c->n -= n;
+    for (s->n = 0; s->n < n; s->n++) {
+        s->first[s->n].offset = s->bytes;
+        s->bytes += s->first[s->n].bytes;
+    }
+    p->shard[p->n++] = s;
+    snprintf(s->name, sizeof(s->name), "model-%05d.safetensors", p->n);
+    return 0;
 }
 
-static void place(struct shard *s, struct out_tensor *t)
+/* How many of the first n tensors fill a shard. */
+static size_t fill(const struct out_tensor *t, size_t n, uint64_t limit)
 {
-    if (!s->n)
-        s->first = t;
-    t->offset = s->bytes;
-    s->bytes += t->bytes;
-    s->n++;
+    uint64_t left = limit;
+    size_t i;
+
+    for (i = 0; i < n && (!i || t[i].bytes <= left); i++)
+        left -= t[i].bytes < left ? t[i].bytes : left;
+    return i;
 }
 
-int shard_plan(struct shard_plan *p, struct collection *c, uint64_t limit,
-               struct err *e)
+int shard_plan_take(struct shard_plan *p, struct collection *c, size_t ready,
+                    bool last, uint64_t limit, struct err *e)
 {
-    *p = (struct shard_plan){ 0 };
-    for (size_t i = 0; i < c->n; i++)
+    for (size_t i = 0; i < ready; i++)
         if (rank(c->tensor[i].dtype) < 0)
             return err_set(e, E_CONFIG, "tensor '%s': safetensors has no %s",
                            c->tensor[i].name, dtype_name(c->tensor[i].dtype));
-    p->n = assign(c, limit);
-    if (p->n > SHARDS_MAX)
-        return err_set(e, E_CONFIG, "more than %d shards: take larger ones",
-                       SHARDS_MAX);
-    p->shard = mem_zero((size_t)p->n, sizeof(*p->shard), "shards", e);
-    if (!p->shard)
-        return e->code;
-    if (c->n)
-        qsort(c->tensor, c->n, sizeof(*c->tensor), by_place);
-    for (size_t i = 0; i < c->n; i++)
-        place(&p->shard[c->tensor[i].shard], &c->tensor[i]);
-    for (int i = 0; i < p->n; i++)
-        if (p->n == 1)
-            strcpy(p->shard[i].name, "model.safetensors");
-        else
-            snprintf(p->shard[i].name, SHARD_NAME_MAX,
-                     "model-%05d-of-%05d.safetensors", i + 1, p->n);
+    while (ready || (last && !p->n)) {
+        size_t n = fill(c->tensor, ready, limit);
+
+        if (n == ready && !last)
+            break;
+        if (add_shard(p, c, n, e))
+            return e->code;
+        ready -= n;
+    }
     return 0;
+}
+
+void shard_plan_name(const struct shard_plan *p, int i,
+                     char name[SHARD_NAME_MAX])
+{
+    if (p->n == 1)
+        strcpy(name, "model.safetensors");
+    else
+        snprintf(name, SHARD_NAME_MAX, "model-%05d-of-%05d.safetensors", i + 1,
+                 p->n);
+}
+
+size_t shard_plan_tensors(const struct shard_plan *p)
+{
+    size_t n = 0;
+
+    for (int i = 0; i < p->n; i++)
+        n += p->shard[i]->n;
+    return n;
 }
 
 void shard_plan_release(struct shard_plan *p)
 {
+    for (int i = 0; i < p->n; i++) {
+        for (size_t k = 0; k < p->shard[i]->n; k++) {
+            free(p->shard[i]->first[k].name);
+            free(p->shard[i]->first[k].stored);
+        }
+        free(p->shard[i]->first);
+        free(p->shard[i]);
+    }
     free(p->shard);
 }
 
 static void header_entry(struct json_writer *j, const struct out_tensor *t)
 {
-    jw_key(j, t->name);
+    jw_key(j, t->stored);
     jw_begin(j, '{');
     jw_key(j, "dtype");
     jw_string(j, dtype_name(t->dtype));
@@ -156,36 +190,32 @@ int shard_header(const struct shard *s, const char *metadata, char **text,
     return rc;
 }
 
+/* A tensor, and its shard. */
+struct entry {
+    const struct out_tensor *t;
+    const struct shard *shard;
+};
+
 static int by_string(const void *a, const void *b)
 {
-    const struct out_tensor *const *x = a, *const *y = b;
+    const struct entry *x = a, *y = b;
 
-    return strcmp((*x)->name, (*y)->name);
-}
-
-static size_t all_tensors(const struct shard_plan *p,
-                          const struct out_tensor **t)
-{
-    size_t n = 0;
-
-    for (int i = 0; i < p->n; i++)
-        for (size_t k = 0; k < p->shard[i].n; k++, n++)
-            if (t)
-                t[n] = &p->shard[i].first[k];
-    return n;
+    return strcmp(x->t->stored, y->t->stored);
 }
 
 /* All tensors of the plan, sorted by name; free() the list.  NULL with *e. */
-static const struct out_tensor **sorted(const struct shard_plan *p, size_t *n,
-                                        struct err *e)
+static struct entry *sorted(const struct shard_plan *p, size_t *n,
+                            struct err *e)
 {
-    const struct out_tensor **t;
+    struct entry *t;
 
-    *n = all_tensors(p, NULL);
-    t = mem_alloc(*n * sizeof(*t), "index", e);
+    *n = 0;
+    t = mem_alloc(shard_plan_tensors(p) * sizeof(*t), "index", e);
     if (!t)
         return NULL;
-    all_tensors(p, t);
+    for (int i = 0; i < p->n; i++)
+        for (size_t k = 0; k < p->shard[i]->n; k++)
+            t[(*n)++] = (struct entry){ &p->shard[i]->first[k], p->shard[i] };
     if (*n)
         qsort(t, *n, sizeof(*t), by_string);
     return t;
@@ -209,7 +239,7 @@ int shard_checksums(const struct shard_plan *p, char **text, size_t *len,
                     struct err *e)
 {
     size_t n;
-    const struct out_tensor **t = sorted(p, &n, e);
+    struct entry *t = sorted(p, &n, e);
     struct json_writer j;
     char hex[17];
 
@@ -221,8 +251,8 @@ int shard_checksums(const struct shard_plan *p, char **text, size_t *len,
     jw_key(&j, "hash"), jw_string(&j, "XXH3-64");
     jw_key(&j, "tensors"), jw_begin(&j, '{');
     for (size_t i = 0; i < n; i++) {
-        snprintf(hex, sizeof(hex), "%016" PRIx64, t[i]->xxh3);
-        jw_key(&j, t[i]->name), jw_string(&j, hex);
+        snprintf(hex, sizeof(hex), "%016" PRIx64, t[i].t->xxh3);
+        jw_key(&j, t[i].t->stored), jw_string(&j, hex);
     }
     free(t);
     return finish_text(&j, CHECKSUMS_FILE, text, len, e);
@@ -232,14 +262,14 @@ int shard_index(const struct shard_plan *p, char **text, size_t *len,
                 struct err *e)
 {
     size_t n;
-    const struct out_tensor **t = sorted(p, &n, e);
+    struct entry *t = sorted(p, &n, e);
     struct json_writer j;
     uint64_t total = 0;
 
     if (!t)
         return e->code;
     for (int i = 0; i < p->n; i++)
-        total += p->shard[i].bytes;
+        total += p->shard[i]->bytes;
     jw_init(&j, 2);
     jw_begin(&j, '{');
     jw_key(&j, "metadata");
@@ -250,8 +280,8 @@ int shard_index(const struct shard_plan *p, char **text, size_t *len,
     jw_key(&j, "weight_map");
     jw_begin(&j, '{');
     for (size_t i = 0; i < n; i++) {
-        jw_key(&j, t[i]->name);
-        jw_string(&j, p->shard[t[i]->shard].name);
+        jw_key(&j, t[i].t->stored);
+        jw_string(&j, t[i].shard->name);
     }
     free(t);
     return finish_text(&j, "index", text, len, e);

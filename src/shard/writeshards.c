@@ -3,6 +3,7 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "checkpoint/digests.h"
 #include "common/io/file.h"
@@ -11,17 +12,19 @@
 
 enum { PIECE = 8 << 20 };
 
-/* All shards. */
-struct job {
+struct shard_writer {
     const struct shard_plan *plan;
     const struct collection *c;
     const struct outdir *o;
     const char *metadata;
     struct progress *progress;
-    pthread_mutex_t lock;        /* guards progress */
-    char (*hex)[SHA256_HEX + 1]; /* [plan->n] */
-    atomic_bool failed;          /* the first shard that does: others stop */
+    pthread_mutex_t lock; /* guards progress */
+    int begun;            /* shards [0, begun) are written, or being written */
+    atomic_bool failed;   /* the first shard that does: others stop */
     struct threads_error error;
+    struct threads_task task; /* writes one shard */
+    struct shard *shard;
+    atomic_bool busy;
 };
 
 /* A run of bytes of a shard. */
@@ -32,7 +35,7 @@ struct piece {
 
 /* What is copied of one shard. */
 struct copy {
-    struct job *job;
+    struct shard_writer *job;
     const struct shard *shard;
     size_t tensor;      /* the next byte to read: of which tensor, */
     uint64_t at;        /* and where in it */
@@ -48,16 +51,15 @@ struct copy {
 /* The tensor has been read: check it. */
 static int end_tensor(struct copy *k, struct out_tensor *t)
 {
-    struct job *j = k->job;
+    struct shard_writer *j = k->job;
 
-    t->xxh3 = XXH3_64bits_digest(k->xxh3);
-    if (stream_payload_check(j->c->in[t->input], t->source, t->xxh3, &k->err))
+    if (collect_check(j->c, t, XXH3_64bits_digest(k->xxh3), &k->err))
         return k->err.code;
     XXH3_64bits_reset(k->xxh3);
     k->tensor++;
     k->at = 0;
     pthread_mutex_lock(&j->lock);
-    progress_step(j->progress, t->name, t->bytes);
+    progress_step(j->progress, t->stored, t->bytes);
     pthread_mutex_unlock(&j->lock);
     return 0;
 }
@@ -75,8 +77,7 @@ static void read_piece(void *ctx)
         uint64_t left = t->bytes - k->at;
         size_t n = left < PIECE - p->n ? (size_t)left : PIECE - p->n;
 
-        k->rc = stream_payload_piece(k->job->c->in[t->input], t->source, k->at,
-                                     p->data + p->n, n, &k->err);
+        k->rc = collect_read(k->job->c, t, k->at, p->data + p->n, n, &k->err);
         if (k->rc)
             return;
         XXH3_64bits_update(k->xxh3, p->data + p->n, n);
@@ -166,54 +167,124 @@ static int copy_shard(struct copy *k, struct publish *out,
     return rc;
 }
 
-static int write_shard(struct job *j, size_t i, struct err *e)
+/* What came through the pipe is in the shard now. */
+static void drop(const struct shard_writer *w, const struct shard *s)
 {
-    const struct shard *s = &j->plan->shard[i];
-    struct copy k = { .job = j, .shard = s };
-    char *path = outdir_file(j->o, s->name, e);
+    for (size_t i = 0; w->c->spool && i < s->n; i++)
+        if (s->first[i].input < 0)
+            spool_drop(w->c->spool, s->first[i].source, s->first[i].bytes);
+}
+
+static int write_shard(struct shard_writer *w, struct shard *s, struct err *e)
+{
+    struct copy k = { .job = w, .shard = s };
+    char *path = outdir_file(w->o, s->name, e);
     struct publish *out;
     int rc = path ? publish_create(&out, path, e) : e->code;
 
     free(path);
     if (rc)
         return rc;
-    rc = copy_shard(&k, out, j->hex[i], e);
+    rc = copy_shard(&k, out, s->sha256, e);
     if (rc)
         publish_discard(out);
-    return rc ? rc : publish_commit(out, e);
+    else
+        rc = publish_commit(out, e);
+    if (!rc)
+        drop(w, s);
+    return rc;
 }
+
+static void write_one(struct shard_writer *w, struct shard *s, size_t number)
+{
+    struct err e;
+
+    if (write_shard(w, s, &e) && !atomic_exchange(&w->failed, true))
+        threads_error_add(&w->error, number, &e);
+}
+
+/* ---- one shard beside other work ---- */
+
+static void write_beside(void *ctx)
+{
+    struct shard_writer *w = ctx;
+
+    write_one(w, w->shard, 0);
+    atomic_store(&w->busy, false);
+}
+
+int shard_writer_open(struct shard_writer **w, const struct shard_plan *plan,
+                      const struct collection *c, const struct outdir *o,
+                      struct progress *progress, struct err *e)
+{
+    *w = mem_zero(1, sizeof(**w), "shards", e);
+    if (!*w)
+        return e->code;
+    (*w)->plan = plan;
+    (*w)->c = c;
+    (*w)->o = o;
+    (*w)->progress = progress;
+    pthread_mutex_init(&(*w)->lock, NULL);
+    threads_error_init(&(*w)->error);
+    return 0;
+}
+
+int shard_writer_go_on(struct shard_writer *w, const char *metadata,
+                       struct err *e)
+{
+    if (atomic_load(&w->busy))
+        return 0;
+    threads_join(&w->task);
+    if (atomic_load(&w->failed))
+        return threads_error_take(&w->error, e);
+    if (w->begun == w->plan->n)
+        return 0;
+    w->metadata = metadata;
+    w->shard = w->plan->shard[w->begun++];
+    atomic_store(&w->busy, true);
+    threads_start(&w->task, write_beside, w);
+    return 0;
+}
+
+/* ---- all others at once ---- */
 
 static void write_some(void *ctx, size_t begin, size_t end)
 {
-    struct job *j = ctx;
-    struct err e;
+    struct shard_writer *w = ctx;
 
-    for (size_t i = begin; i < end && !atomic_load(&j->failed); i++)
-        if (write_shard(j, i, &e) && !atomic_exchange(&j->failed, true))
-            threads_error_add(&j->error, i, &e);
+    for (size_t i = begin; i < end && !atomic_load(&w->failed); i++)
+        write_one(w, w->plan->shard[(size_t)w->begun + i], i);
 }
 
-int write_shards(const struct shard_plan *plan, const struct collection *c,
-                 const struct outdir *o, const char *metadata,
-                 struct progress *progress, struct err *e)
+int shard_writer_finish(struct shard_writer *w, const char *metadata,
+                        struct err *e)
 {
-    size_t n = (size_t)plan->n;
-    struct job j = { .plan = plan,
-                     .c = c,
-                     .o = o,
-                     .metadata = metadata,
-                     .progress = progress,
-                     .lock = PTHREAD_MUTEX_INITIALIZER };
     int rc;
 
-    j.hex = mem_zero(n, sizeof(*j.hex), "digests", e);
-    if (!j.hex)
-        return e->code;
-    threads_error_init(&j.error);
-    threads_for(n, 1, write_some, &j);
-    rc = threads_error_take(&j.error, e);
-    for (size_t i = 0; i < n && !rc; i++)
-        rc = digests_add(o->digests, plan->shard[i].name, j.hex[i], e);
-    free(j.hex);
+    threads_join(&w->task);
+    w->metadata = metadata;
+    w->progress->total = shard_plan_tensors(w->plan);
+    threads_for((size_t)(w->plan->n - w->begun), 1, write_some, w);
+    w->begun = w->plan->n;
+    rc = threads_error_take(&w->error, e);
+    for (int i = 0; i < w->plan->n && !rc; i++) {
+        struct shard *s = w->plan->shard[i];
+        char name[SHARD_NAME_MAX];
+
+        shard_plan_name(w->plan, i, name);
+        rc = outdir_rename(w->o, s->name, name, e);
+        strcpy(s->name, name);
+        if (!rc)
+            rc = digests_add(w->o->digests, s->name, s->sha256, e);
+    }
     return rc;
+}
+
+void shard_writer_close(struct shard_writer *w)
+{
+    if (!w)
+        return;
+    atomic_store(&w->failed, true);
+    threads_join(&w->task);
+    free(w);
 }

@@ -11,14 +11,27 @@
 #include "shard/outdir.h"
 #include "shard/shardplan.h"
 
-/* Write all shards of the plan, each fsynced, add their SHA-256 to o->digests, and
- * set xxh3 of their tensors.  metadata: as shard_header().  Memory: twice 8 MiB, and
- * a writer's queue (write_behind.h), for each thread of the pool.  The first error in
- * time ends all shards: E_DATA: a payload's checksum; E_CONFIG: as shard_header();
- * E_CREATE, E_IO, E_TEMP; E_TEMP also: a signal. */
-MUST_CHECK int write_shards(const struct shard_plan *plan,
-                            const struct collection *c, const struct outdir *o,
-                            const char *metadata, struct progress *progress,
-                            struct err *e);
+struct shard_writer;
+
+/* What the arguments point to must outlive the writer; the plan may get further shards
+ * between calls.  Memory: twice 8 MiB, and a writer's queue (write_behind.h), for each
+ * shard that is being written.  E_TEMP. */
+MUST_CHECK int shard_writer_open(struct shard_writer **w,
+                                 const struct shard_plan *plan,
+                                 const struct collection *c,
+                                 const struct outdir *o,
+                                 struct progress *progress, struct err *e);
+/* Begin to write the plan's next shard beside other work, unless one is being written
+ * or all are.  metadata: as shard_header(), until the next call.  The first error in
+ * time: E_DATA: a payload's checksum; E_CONFIG: as shard_header(); E_CREATE, E_IO,
+ * E_TEMP; E_TEMP also: a signal. */
+MUST_CHECK int shard_writer_go_on(struct shard_writer *w, const char *metadata,
+                                  struct err *e);
+/* Write the rest of the plan, each file fsynced, set xxh3 of the tensors, give the files
+ * their names, and add their SHA-256 to o->digests.  Errors as above; the first one ends
+ * all. */
+MUST_CHECK int shard_writer_finish(struct shard_writer *w, const char *metadata,
+                                   struct err *e);
+void shard_writer_close(struct shard_writer *w); /* NULL is allowed */
 
 #endif

@@ -109,6 +109,90 @@ END
     run -64 forge-shard --shard-size 0 --from "$MODEL" x
 }
 
+# Whether some of what the process keeps of its pipe is given back.
+gives_back() { # PID
+    for fd in /proc/"$1"/fd/*; do
+        [[ $(readlink "$fd") == *"/stdin (deleted)" ]] || continue
+        read -r blocks size < <(stat -Lc '%b %s' "$fd")
+        ((blocks < size / 512 * 7 / 8))
+        return
+    done
+    false
+}
+
+has_shards() { # N
+    [ "$(find . -path './piped.tmp.*/model-*' | wc -l)" -ge "$1" ]
+}
+
+within_30_s() { # COMMAND...
+    for ((k = 0; k < 3000; k++)); do
+        ! "$@" || return 0
+        sleep 0.01
+    done
+    false
+}
+
+@test "the shards of a pipe are written while it goes on" {
+    python3 "$BATS_TEST_DIRNAME/../reference/moe.py" make deepseek_v3 plain experts
+    for MODEL in "$MODEL" experts; do
+        # in the order of layers, as forge-quantize(1) has it
+        for ((i = 0; i < $(jq .num_hidden_layers "$MODEL/config.json"); i++)); do
+            forge-weights -q --linears --layer $i "$MODEL"
+        done | cat - <(forge-weights -q --others "$MODEL") |
+            forge-grid -q --symmetric --group 32 | forge-solve -q --method rtn |
+            forge-pack -q --layout awq -o in
+        size=$(stat -c %s in)
+        shard --shard-size $((size / 32)) files in
+        n=$(find files -name 'model-*-of-*' | wc -l)
+        [ "$n" -gt 8 ]
+        mkfifo pipe
+        forge-shard -q --from "$MODEL" --in-order --shard-size $((size / 32)) \
+            piped <pipe &
+        pid=$!
+        exec 9>pipe
+        head -c $((size - 4096)) in >&9
+        # not those of the last layer, and of what lies outside the layers
+        within_30_s has_shards 5
+        if fallocate -l 64K hole && fallocate -p -l 64K hole; then
+            within_30_s gives_back $pid
+        fi
+        tail -c 4096 in >&9
+        exec 9>&-
+        wait $pid
+        diff -r files piped
+        rm -r files piped pipe
+    done
+}
+
+@test "layers in another order: the same shards; --in-order: the same tensors" {
+    for part in "--layer 3" "--layer 0" "--rest" "--layer 2" "--layer 1"; do
+        # shellcheck disable=SC2086
+        forge-weights -q $part "$MODEL" | forge-grid -q --symmetric |
+            forge-solve -q --method rtn | forge-pack -q --layout awq
+    done >parts
+    cat parts | shard --shard-size 200KB out
+    cat parts | shard --shard-size 200KB --in-order other
+    shard --shard-size 200KB files "$in/symmetric.awq"
+    python3 "$PY" same files out # made in parts, as its card says
+    run ! cmp -s other/model.safetensors.index.json files/model.safetensors.index.json
+    cmp other/forge_checksums.json files/forge_checksums.json
+    forge-shard -q --verify other --from "$MODEL"
+}
+
+@test "a pipe that fails behind written shards leaves nothing" {
+    size=$(stat -c %s "$in/symmetric.awq")
+    for n in $((size / 2)) $((size - 4096)) $((size - 1)); do
+        run -65 bash -c "head -c $n '$in/symmetric.awq' |
+            forge-shard -q --from '$MODEL' --shard-size 200KB out"
+        nothing_left
+    done
+    # one that is there twice, in shards that are written
+    run -65 --separate-stderr bash -c "cat '$in/symmetric.awq' '$in/symmetric.awq' |
+        forge-shard -q --from '$MODEL' --shard-size 200KB out"
+    [[ $stderr == *"came twice"* ]]
+    nothing_left
+}
+
 @test "config: everything kept, quantization_config replaced" {
     cp -r "$MODEL" m
     python3 - <<'END'
@@ -414,7 +498,8 @@ END
         for ((n = 1; n <= 20000; n += 1 + n / 16)); do
             rc=0
             FAIL=$kind:$n LD_PRELOAD=$FAIL_SO forge-shard -q -j 1 --sample 1 \
-                --from "$MODEL" out "$in/symmetric.awq" 2>err || rc=$?
+                --from "$MODEL" --shard-size 1MB out \
+                < <(cat "$in/symmetric.awq") 2>err || rc=$?
             [ "$rc" -ne 0 ] || break
             [[ $rc =~ ^(73|74|75)$ ]] || { echo "$kind:$n: exit $rc"; cat err; return 1; }
             [ "$(wc -l <err)" -eq 1 ]

@@ -130,8 +130,6 @@ struct stream_expect {
     const char *ref_root; /* directory of the files that REF frames name;
                            * NULL: a REF frame is E_DATA */
     bool loans; /* accept LOAN frames, from a pipe; else they are E_DATA */
-    bool piped; /* the file is a copy of what came through a pipe: an ERROR
-                 * frame in it has been printed already */
 };
 
 /* path NULL or "-": standard input.  expect may be NULL.  E_NOINPUT: cannot be
@@ -251,6 +249,10 @@ MUST_CHECK int stream_flush(struct stream_writer *w, struct err *e);
  * frames that this one still buffers.  r and w must be used by one thread, and
  * w must not be finished before the last read.  Regular files never block. */
 void stream_tie(struct stream_reader *r, struct stream_writer *w);
+/* Called whenever a read from a pipe is about to block, in place of stream_tie().  Its
+ * error becomes stream_next()'s. */
+typedef int stream_wait_fn(void *ctx, struct err *e);
+void stream_on_wait(struct stream_reader *r, stream_wait_fn *fn, void *ctx);
 /* Called for each piece of a passed payload, in order: bytes [at, at+n) of f.
  * Its error becomes stream_next()'s. */
 typedef int stream_look(void *ctx, const struct frame *f, uint64_t at,
@@ -259,8 +261,8 @@ typedef int stream_look(void *ctx, const struct frame *f, uint64_t at,
  * arrive, piece by piece, without holding them.  stream_next() then returns
  * them with f->passed set and f->data NULL; the caller must not write them
  * again.  look (or NULL) sees every piece.  Applies when r is a pipe and w has
- * begun.  If the checksum turns out wrong, stream_next() fails, and so does
- * the next reader, by the same hash. */
+ * begun; w NULL: only look gets them.  If the checksum turns out wrong,
+ * stream_next() fails, and so does the next reader, by the same hash. */
 void stream_pass(struct stream_reader *r, struct stream_writer *w,
                  enum role role, stream_look *look, void *ctx);
 /* Of a file that is being written: it once more, for reading, to be closed with close();

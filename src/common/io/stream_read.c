@@ -28,7 +28,6 @@ static int prepare(struct stream_reader *r, const struct stream_expect *expect,
                    struct err *e)
 {
     r->meta_cap = FRAME_META_MAX;
-    r->piped = expect && expect->piped;
     r->loans = expect && expect->loans;
     if (stream_copy_text(&r->key, expect ? expect->key : NULL, e) < 0 ||
         stream_copy_text(&r->root, expect ? expect->ref_root : NULL, e) < 0 ||
@@ -105,6 +104,12 @@ void stream_tie(struct stream_reader *r, struct stream_writer *w)
     r->tied = w;
     r->in.idle = w ? flush_tied : NULL;
     r->in.idle_arg = r;
+}
+
+void stream_on_wait(struct stream_reader *r, stream_wait_fn *fn, void *ctx)
+{
+    r->in.idle = fn;
+    r->in.idle_arg = ctx;
 }
 
 /* ---- one header ---- */
@@ -283,8 +288,9 @@ void stream_pass(struct stream_reader *r, struct stream_writer *w,
  * write. */
 static bool passes(const struct stream_reader *r, const struct frame *f)
 {
-    return r->pass_to && f->role == r->pass_role && !r->in.file &&
-           !f->loan.lent && f->len >= WIRE_BIG && stream_has_begun(r->pass_to);
+    return (r->pass_to ? stream_has_begun(r->pass_to) : r->look != NULL) &&
+           f->role == r->pass_role && !r->in.file && !f->loan.lent &&
+           f->len >= WIRE_BIG;
 }
 
 static int pass_piece(struct stream_reader *r, const struct frame *f,
@@ -294,7 +300,7 @@ static int pass_piece(struct stream_reader *r, const struct frame *f,
         (r->look && r->look(r->look_ctx, f, at, r->payload, n, e) < 0))
         return e->code;
     XXH3_64bits_update(r->hash, r->payload, n);
-    if (stream_piece(r->pass_to, r->payload, n, e) >= 0)
+    if (!r->pass_to || stream_piece(r->pass_to, r->payload, n, e) >= 0)
         return 0;
     r->told = true;
     return e->code;
@@ -305,7 +311,8 @@ static int pass_payload(struct stream_reader *r, struct frame *f, struct err *e)
     f->passed = true;
     if (stream_reserve(r, HASH_CHUNK, 0, e) < 0)
         return e->code;
-    if (stream_begin_tensor(r->pass_to, f, r->h.payload_hash, e) < 0) {
+    if (r->pass_to &&
+        stream_begin_tensor(r->pass_to, f, r->h.payload_hash, e) < 0) {
         r->told = true;
         return e->code;
     }
@@ -365,7 +372,7 @@ static int take_error(struct stream_reader *r, struct err *e)
             (const char *)r->meta + sizeof(said));
     r->told = true;
     /* an ERROR frame in a file may never have been printed */
-    e->told = !r->in.file || r->piped;
+    e->told = !r->in.file;
     return code;
 }
 

@@ -34,7 +34,7 @@ struct stream_reader {
     uint64_t last_frame;
     bool open, complete; /* open: between HEAD and END; complete: an END was
                           * read */
-    bool piped, loans;   /* see struct stream_expect */
+    bool loans;          /* see struct stream_expect */
     stream_unwanted *unwanted; /* stream_leave_out(); NULL: none */
     const void *unwanted_ctx;
     stream_leave *later; /* stream_later(); NULL: none */
