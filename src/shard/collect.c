@@ -248,8 +248,10 @@ void collection_release(struct collection *c)
 {
     for (int i = 0; i < c->n_in; i++)
         stream_close(c->in[i]);
-    for (size_t i = 0; i < c->n; i++)
+    for (size_t i = 0; i < c->n; i++) {
         free(c->tensor[i].name);
+        free(c->tensor[i].stored);
+    }
     spool_close(c->spool);
     free(c->in);
     free(c->tensor);
