@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "arch/device_bytes.h"
 #include "arch/lacks.h"
@@ -17,7 +18,7 @@ struct settings {
     struct device_choice device;
     int64_t tokens;
     int dtype;
-    const char *model, *input, *weights;
+    const char *model, *input, *weights, *loans;
 };
 
 static void parse(struct settings *s, int argc, char **argv)
@@ -32,6 +33,7 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_CHOICE, 0, "dtype", "bf16|f32", "type of the forward pass [bf16]",
           &s->dtype, 0, 0, false },
         DEVICE_OPTIONS(&s->device),
+        LOANS_OPTION(&s->loans),
         TOOL_COMMON(&s->tool),
         TOOL_STREAM(&s->tool),
         TOOL_END,
@@ -54,7 +56,8 @@ static int run(struct settings *s, struct gradient *g,
     struct stream_expect expect = { .key = s->tool.expect_key };
     const char *lacks;
 
-    if (model_open(&g->m, s->model, s->dtype ? DT_F32 : DT_BF16, e) < 0 ||
+    if (ledger_open(&g->ledger, s->loans, e) < 0 ||
+        model_open(&g->m, s->model, s->dtype ? DT_F32 : DT_BF16, e) < 0 ||
         stream_open(in, s->input, &expect, e) < 0 ||
         batch_reader_open(&g->batches, *in, g->m, -1, NULL, g->out, e) < 0)
         return e->code;
@@ -92,6 +95,8 @@ int main(int argc, char **argv)
         (g.weights && stream_finish(g.weights, &e) < 0))
         tool_fail(g.out, &e);
     tool_finish(g.out, &progress, NULL);
+    close(STDOUT_FILENO); /* the reader returns the last leases at the end */
+    ledger_close(g.ledger);
     batch_reader_close(g.batches);
     stream_close(in);
     model_close(g.m);

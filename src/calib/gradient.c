@@ -7,6 +7,7 @@
 
 #include "arch/lacks.h"
 #include "calib/emit.h"
+#include "calib/gradient_frames.h"
 #include "calib/gradient_weights.h"
 #include "calib/store.h"
 #include "common/math/threads.h"
@@ -19,20 +20,6 @@ struct window {
     const struct span *batch;
     int64_t n_batches, row, rows; /* rows row..row+rows-1 of all */
     bool writes;                  /* gradients; not weights alone */
-};
-
-/* Frames that a thread writes while the backward pass goes on. */
-struct sending {
-    struct stream_writer *out;
-    const struct store *s;
-    struct frame f;         /* of its sequences, but for numbers and rows */
-    char *modules;          /* f's own */
-    int64_t first, n, last; /* sequences; the last one of the window */
-    struct buffer rows[2];  /* elements: being written, and being filled */
-    int fills;
-    struct threads_task task;
-    int rc;
-    struct err err;
 };
 
 struct run {
@@ -48,8 +35,7 @@ struct run {
     struct token_rows grad;  /* [rows, H]: gradient of the residual stream */
     struct token_rows outer; /* [rows, H]: with respect to what attention or MLP
                               * puts out, if it is another one */
-    struct buffer narrow;    /* gradients in the model's dtype, on a device */
-    struct sending sending;
+    struct gradient_frames frames;
     size_t row; /* bytes of H elements */
 };
 
@@ -209,81 +195,14 @@ static char *writers(const struct model_config *c, int64_t layer, enum point p,
     return text;
 }
 
-static void send_frames(void *arg)
-{
-    struct sending *t = arg;
-    struct frame f = t->f;
-
-    f.modules = t->modules;
-    f.data = t->rows[t->fills ^ 1].p;
-    for (int64_t i = t->first; i < t->first + t->n && t->rc >= 0; i++) {
-        f.sequence = t->s->sequence[i].number;
-        f.last = i == t->last;
-        f.dims[0] = f.samples = (uint64_t)t->s->sequence[i].length;
-        f.len = (size_t)f.dims[0] * (size_t)f.dims[1] * dtype_bits(f.dtype) / 8;
-        t->rc = stream_write(t->out, &f, &t->err);
-        f.data = (const char *)f.data + f.len;
-    }
-}
-
-/* Wait until the frames have been written.  Errors as stream_write(). */
-static int sending_wait(struct sending *t, struct err *e)
-{
-    threads_join(&t->task);
-    free(t->modules);
-    t->modules = NULL;
-    if (t->rc < 0)
-        *e = t->err;
-    return t->rc;
-}
-
-static void sending_close(struct sending *t)
-{
-    threads_join(&t->task);
-    free(t->modules);
-    buffer_release(&t->rows[0]);
-    buffer_release(&t->rows[1]);
-}
-
-/* Write the gradients g[rows, width] of n batches from b on, a frame for each sequence.
- * Errors of the frames before, too. */
-static int put_rows(struct run *r, struct frame *f, const struct span *b,
+/* Write the gradients g[rows, width] of n batches from b on. */
+static int put_rows(struct run *r, const struct frame *f, const struct span *b,
                     int64_t n, const float *g, int64_t width, struct err *e)
 {
-    const struct model *m = r->g->m;
-    struct sending *t = &r->sending;
-    size_t row = (size_t)width * dtype_bits(model_dtype(m)) / 8, at = 0;
     const struct span *end = &r->w.batch[r->w.n_batches - 1];
-    struct buffer *to = &t->rows[t->fills];
-    int64_t rows = b[n - 1].row + b[n - 1].rows - b->row;
 
-    if (buffer_reserve(to, rows, (int64_t)row, 1, f->name, e) < 0)
-        return e->code;
-    for (int64_t i = 0; i < n; i++) {
-        if (backward_get(m, g, b[i].rows * width, &r->narrow,
-                         (char *)to->p + at, e) < 0)
-            return e->code;
-        g += b[i].rows * width;
-        at += (size_t)b[i].rows * row;
-    }
-    if (sending_wait(t, e) < 0)
-        return e->code;
-    t->modules = mem_text(f->modules, strlen(f->modules), f->name, e);
-    if (!t->modules)
-        return e->code;
-    t->out = r->g->out;
-    t->s = &r->s;
-    t->f = *f;
-    t->f.role = ROLE_ACTIVATION;
-    t->f.dtype = model_dtype(m);
-    t->f.ndim = 2;
-    t->f.dims[1] = (uint64_t)width;
-    t->first = b->first;
-    t->n = b[n - 1].first + b[n - 1].n - b->first;
-    t->last = end->first + end->n - 1;
-    t->fills ^= 1;
-    threads_start(&t->task, send_frames, t);
-    return 0;
+    return gradient_frames_put(&r->frames, f, b, n, g, width,
+                               end->first + end->n - 1, e);
 }
 
 static int put(struct run *r, int64_t layer, enum point p, const float *g,
@@ -498,6 +417,26 @@ static int open_rows(struct run *r, int64_t rows, struct err *e)
                0;
 }
 
+/* Of the gradients that go out at a time, at most: a window's of the residual stream,
+ * or a batch's of a linear's outputs. */
+static size_t most_bytes(const struct run *r, int64_t rows)
+{
+    const struct model_config *c = model_config(r->g->m);
+    int64_t batch = 0, widest = 0, most = rows * c->hidden_size;
+
+    for (int64_t i = 0; i < r->s.n_batches; i++)
+        batch = r->s.batch[i].rows > batch ? r->s.batch[i].rows : batch;
+    for (int64_t layer = 0; layer < c->n_layers; layer++)
+        for (int64_t i = model_linear_common(c, layer); i-- > 0;) {
+            struct linear l;
+
+            model_linear(c, layer, i, &l);
+            widest = l.rows > widest ? l.rows : widest;
+        }
+    most = batch * widest > most ? batch * widest : most;
+    return (size_t)most * (r->row / (size_t)c->hidden_size);
+}
+
 /* Open the device, and the memory of tokens. */
 static int open_all(struct run *r, struct err *e)
 {
@@ -521,9 +460,10 @@ static int open_all(struct run *r, struct err *e)
         return e->code;
     model_release_embedding(g->m);
     return device_open(g->device, &forward_plugin, e) < 0 ||
-                   backward_use_device(g->m, e) < 0 ?
+                   backward_use_device(g->m, e) < 0 ||
+                   open_rows(r, rows, e) < 0 ?
                e->code :
-               open_rows(r, rows, e);
+               gradient_frames_open(&r->frames, most_bytes(r, rows), e);
 }
 
 static int run_window(struct run *r, struct err *e)
@@ -540,7 +480,7 @@ static int run_window(struct run *r, struct err *e)
     for (int64_t i = n; i-- > 0;)
         if (back_layer(r, i, e) < 0)
             return err_prefix(e, "layer %lld", (long long)i);
-    return sending_wait(&r->sending, e);
+    return gradient_frames_wait(&r->frames, e);
 }
 
 static int run_all(struct run *r, struct err *e)
@@ -563,6 +503,9 @@ int gradient_run(struct gradient *g, struct err *e)
 
     if (!batch_reader_is_tokens(g->batches))
         return err_set(e, E_DATA, "the input has no tokens");
+    r.frames = (struct gradient_frames){
+        .m = g->m, .s = &r.s, .out = g->out, .ledger = g->ledger
+    };
     store_init(&r.s, g->m, g->dir);
     region_init(&r.states, g->dir);
     region_init(&r.outputs, g->dir);
@@ -571,8 +514,7 @@ int gradient_run(struct gradient *g, struct err *e)
     token_rows_close(&r.outer);
     model_buffer_release(g->m, &r.output);
     region_release(&r.outputs);
-    model_buffer_release(g->m, &r.narrow);
-    sending_close(&r.sending);
+    gradient_frames_close(&r.frames);
     state_release(&r.state);
     region_release(&r.states);
     store_release(&r.s);

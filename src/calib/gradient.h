@@ -8,6 +8,7 @@
 #include "calib/batch.h"
 #include "common/cli/progress.h"
 #include "common/io/stream.h"
+#include "device/ledger.h"
 
 struct gradient {
     struct model *m;
@@ -16,6 +17,7 @@ struct gradient {
     struct progress *progress;
     const char *dir;                    /* of temporary files */
     const struct device_choice *device; /* opened when the tokens are there */
+    struct ledger *ledger; /* where `out` may be lent; NULL: nowhere */
     int64_t tokens; /* use whole batches up to at least so many; 0: all */
     struct stream_writer *weights; /* of all tokens; NULL: not wanted */
 };

@@ -58,7 +58,7 @@ static bool lend_room(const struct hessian_set *c, struct frame *f)
 {
     void *block;
 
-    if (!ledger_moments(c->params.ledger, f->len, &block, &f->loan))
+    if (!ledger_moments(c->lends, f->len, &block, &f->loan))
         return false;
     threads_copy(block, f->data, f->len);
     return true;
@@ -88,7 +88,7 @@ static int emit_cross(const struct hessian_set *c, struct entry *t,
         if (!t->cross[k])
             rc = merged_cross(t, k, times, &data, e);
         else if (cross_is_there(t->cross[k]) &&
-                 ledger_lease(c->params.ledger, f.len, &block, &f.loan))
+                 ledger_lease(c->lends, f.len, &block, &f.loan))
             rc = cross_finish_there(t->cross[k], times, block, e);
         else
             rc = cross_finish(t->cross[k], times, &data, e);

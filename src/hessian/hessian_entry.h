@@ -50,6 +50,7 @@ struct pair {
 
 struct hessian_set {
     struct hessian_set_params params;
+    struct ledger *lends; /* what is written; NULL: nothing is lent */
     struct blend blend;
     struct pair pair[PAIRS];
     struct room fetched;

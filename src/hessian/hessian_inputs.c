@@ -227,6 +227,8 @@ int hessian_inputs_run(struct hessian_inputs *r, struct err *e)
     bool more = true;
     int rc = 0;
 
+    if (r->out && stream_is_pipe(r->out))
+        hessian_set_lend(r->all, r->ledger);
     for (int i = 0; i < r->n_in && rc >= 0; i++) {
         if (r->params.shares || r->params.prior)
             stream_leave_out(r->in[i], unwanted, r->all);

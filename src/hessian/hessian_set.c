@@ -22,6 +22,11 @@ int hessian_set_open(struct hessian_set **c, const struct hessian_set_params *p,
     return 0;
 }
 
+void hessian_set_lend(struct hessian_set *c, struct ledger *l)
+{
+    c->lends = l;
+}
+
 void hessian_set_close(struct hessian_set *c)
 {
     if (!c)
@@ -144,16 +149,16 @@ bool hessian_set_lease(struct hessian_set *c, const char *name,
                        uint64_t elements, struct hessian_lease *l)
 {
     *l = (struct hessian_lease){ 0 };
-    return ledger_lends(c->params.ledger, LEDGER_HESSIANS) &&
+    return ledger_lends(c->lends, LEDGER_HESSIANS) &&
            blend_can_there(&c->blend, name, elements) &&
-           ledger_lease(c->params.ledger, elements * sizeof(float), &l->block,
+           ledger_lease(c->lends, elements * sizeof(float), &l->block,
                         &l->loan);
 }
 
 void hessian_set_unlease(struct hessian_set *c, struct hessian_lease *l)
 {
     if (l->block)
-        ledger_return(c->params.ledger, &l->loan);
+        ledger_return(c->lends, &l->loan);
     l->block = NULL;
 }
 

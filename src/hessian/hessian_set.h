@@ -15,6 +15,8 @@ struct hessian_set;
 MUST_CHECK int hessian_set_open(struct hessian_set **c,
                                 const struct hessian_set_params *p,
                                 struct err *e);
+/* Lend what is written from here on, by l. */
+void hessian_set_lend(struct hessian_set *c, struct ledger *l);
 /* Add an activation frame NAME [tokens, C].  Companion frames in front of it,
  * NAME.drift [tokens, C], NAME.output and NAME.gap [tokens, R] of the same
  * sequence, are the y of cross moments with x = NAME (cross.h).  The moments

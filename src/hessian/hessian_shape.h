@@ -35,7 +35,7 @@ struct hessian_set_params {
         *rows; /* of linears that are no experts': emit only what these need,
                        * for these (hessian_rows.h); NULL: all */
     struct token_weights *weights; /* of tokens, but of experts; NULL: 1 */
-    struct ledger *ledger; /* lends what is made on the device; NULL: nothing */
+    struct ledger *ledger; /* of loans that come in; NULL: there are none */
 };
 
 #endif

@@ -36,19 +36,28 @@ int backward_use_device(struct model *m, struct err *e)
 
 /* ---- memory ---- */
 
+int backward_spare_bytes(const struct model *m, size_t *n, struct err *e)
+{
+    double need = gradient_device_bytes(&m->config, m->size);
+    size_t room;
+
+    if (m->on->room(m->context, &room, e) < 0)
+        return e->code;
+    *n = need < (double)room ? room - (size_t)need : 0;
+    return 0;
+}
+
 static int open_device(struct token_rows *t, size_t n, struct err *e)
 {
     const struct model *m = t->m;
-    double need = gradient_device_bytes(&m->config, m->size);
-    size_t room;
+    size_t spare;
     void *p;
-    int rc = m->on->room(m->context, &room, e);
+    int rc = backward_spare_bytes(m, &spare, e);
 
     if (rc < 0)
         return rc;
-    rc = need + (double)n <= (double)room ?
-             model_alloc(m, &p, n, false, NULL, e) :
-             m->back->pinned(m->context, &p, n, e);
+    rc = n <= spare ? model_alloc(m, &p, n, false, NULL, e) :
+                      m->back->pinned(m->context, &p, n, e);
     t->p = rc < 0 ? NULL : p;
     return rc;
 }
@@ -100,15 +109,19 @@ int backward_rows(const struct model *m, struct buffer *b, const void *x,
     return model_put(m, b->p, x, (size_t)(n * h) * m->size, e);
 }
 
+int backward_narrow(const struct model *m, const float *g, int64_t n, void *to,
+                    struct err *e)
+{
+    return backward_of(m)->narrow(m->context, m->dtype, g, n, to, e);
+}
+
 int backward_get(const struct model *m, const float *g, int64_t n,
                  struct buffer *room, void *to, struct err *e)
 {
-    const struct backward_table *back = backward_of(m);
-
     if (!m->on)
-        return back->narrow(NULL, m->dtype, g, n, to, e);
+        return backward_narrow(m, g, n, to, e);
     if (model_reserve(m, room, n, 1, m->size, "gradients", e) < 0 ||
-        back->narrow(m->context, m->dtype, g, n, room->p, e) < 0)
+        backward_narrow(m, g, n, room->p, e) < 0)
         return e->code;
     return model_get(m, to, room->p, (size_t)n * m->size, e);
 }

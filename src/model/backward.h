@@ -19,6 +19,10 @@
  * or device_declined() says otherwise. */
 MUST_CHECK int backward_use_device(struct model *m, struct err *e);
 
+/* *n: bytes of device memory that gradients of a layer leave.  On a device only. */
+MUST_CHECK int backward_spare_bytes(const struct model *m, size_t *n,
+                                    struct err *e);
+
 /* Zeroed f32 numbers of all tokens, where layers run: on the host a region; on
  * a device its memory, as long as a layer fits beside them, else pinned memory
  * of the host.  Zero-initialise. */
@@ -98,6 +102,9 @@ MUST_CHECK int backward_attention(struct attention_back *a,
  * output of l, a linear that makes keys or values alone; NULL: it is not one. */
 const float *backward_attention_of(const struct attention_back *a,
                                    const struct linear *l);
+/* to[n], elements, where the model computes = g[n].  Errors of the device. */
+MUST_CHECK int backward_narrow(const struct model *m, const float *g, int64_t n,
+                               void *to, struct err *e);
 /* to[n], elements, the host's = g[n].  room: work memory of the device,
  * model_buffer_release() it. */
 MUST_CHECK int backward_get(const struct model *m, const float *g, int64_t n,

@@ -13,7 +13,8 @@ setup_file() {
     mkdir gpu
     cp "$(dirname "$(command -v mkstream)")/forge-cuda.so" "$(command -v forge-calib)" \
         "$(command -v forge-hessian)" "$(command -v forge-solve)" \
-        "$(command -v forge-weights)" "$(command -v forge-grid)" "$(command -v forge-split)" gpu
+        "$(command -v forge-weights)" "$(command -v forge-grid)" "$(command -v forge-split)" \
+        "$(command -v forge-gradient)" gpu
     cp gpu/forge-cuda.so gpu/libcuda.so.1 # the driver that --device auto looks for
     for kind in llama llama-biases deepseek_v3 qwen2_moe; do
         python3 "$PY" make "$kind" "$kind"
@@ -440,6 +441,77 @@ kill_waiting() { # TOOL: of the run $run, whose reader waits for `go`; and the r
     run ! wait $run
     run ! same bytes lent
     run ! grep -qa 'experts.0.gate_proj' lent # which has no code
+}
+
+# fisher KIND OPTION...: F to $out, what forge-gradient put out to $seen
+fisher() {
+    local kind=$1 lend=
+    shift
+    rm -f log l "$out"
+    [ -z "$loans" ] || lend="--loans $loans"
+    # shellcheck disable=SC2016
+    kind=$kind lend=$lend timeout 60 bash -o pipefail -c '
+        export LD_LIBRARY_PATH=gpu
+        $calib gpu/forge-gradient -q $lend "$@" $kind t.fts | tee $seen |
+        $hessian gpu/forge-hessian -q $lend -o $out' - "$@"
+}
+
+@test "gradients: the same F, and none in a pipe" {
+    for kind in llama llama-biases deepseek_v3 qwen2_moe; do
+        for dtype in bf16 f32; do # in f32 the reader fetches them
+            out=bytes loans='' seen=all fisher $kind --dtype $dtype --tokens 60 --weights w1
+            run ! grep -q '^map ' log
+            out=lent loans=l seen=few fisher $kind --dtype $dtype --tokens 60 --weights w2
+            lent map
+            same bytes lent
+            same w1 w2
+            [ "$(stat -c %s few)" -lt "$(stat -c %s all)" ]
+        done
+    done
+    # an end that cannot gets bytes
+    for end in calib hessian; do
+        export $end='env FAKE_CUDA_BLOCK=no'
+        out=lent loans=l fisher qwen2_moe --dtype f32 --tokens 60
+        export $end=
+        run ! lent map
+        same bytes lent
+    done
+    # as where there is no room for gradients beside those of a layer
+    out=lent loans=l seen=some fisher qwen2_moe --dtype f32 --tokens 60 --gpu-memory 400K
+    same bytes lent
+    [ "$(stat -c %s some)" = "$(stat -c %s all)" ]
+}
+
+@test "an end that dies while gradients are read: the run ends, without F" {
+    for dead in gradient hessian; do
+        rm -f go go.here
+        hessian='env FAKE_CUDA_WAIT=go' out=lent loans=l fisher llama 2>err 3>&- &
+        run=$!
+        kill_waiting forge-$dead
+        run ! wait $run
+        [ ! -e lent ]
+    done
+    fail_each_gradient
+}
+
+fail_each_gradient() {
+    local what end rc n
+    [ -e "${FAIL_SO:-/nonexistent}" ] || return 0
+    out=bytes fisher llama
+    for what in calib-malloc calib-write hessian-malloc hessian-read; do
+        end=${what%-*}
+        for ((n = 1; n < 500; n += 1 + n / 4)); do
+            rm -f mark
+            export "$end=env FAIL=${what#*-}:$n FAIL_MARK=mark LD_PRELOAD=$FAIL_SO"
+            rc=0
+            out=lent loans=l fisher llama 2>/dev/null || rc=$?
+            export "$end="
+            # F may be whole when forge-gradient fails at its end
+            if [ $rc = 0 ] || [ -e lent ]; then same bytes lent; fi
+            [ -e mark ] || break
+        done
+        [ "$n" -gt 1 ] || { echo "$what: none"; return 1; }
+    done
 }
 
 @test "whichever call fails at an end: the run ends, and codes are whole or none" {
