@@ -19,6 +19,7 @@
  * v_dim) for each visible pair of query and key; 526 TFLOP/s at 192 / 128, rotations
  * included, of 679 that the largest product reaches (H200, bench/cuda_forward.c). */
 #include "cuda/attend_wgmma.cuh"
+#include "cuda/hopper.cuh"
 
 struct attend_maps {
     CUtensorMap q, k, v, tail;
@@ -140,61 +141,22 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 /* ---- maps of tensors ---- */
 
-/* The call that looks a function of the driver up: CUDA 12.5 renamed it. */
-static cudaError_t find_encoder(void **f,
-                                cudaDriverEntryPointQueryResult *found)
-{
-#if CUDART_VERSION >= 12050
-    return cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", f, 12000,
-                                            cudaEnableDefault, found);
-#else
-    return cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", f,
-                                   cudaEnableDefault, found);
-#endif
-}
-
-/* cuTensorMapEncodeTiled() of the driver, looked up once, or NULL. */
-static decltype(&cuTensorMapEncodeTiled) encoder(void)
-{
-    static void *known;
-    cudaDriverEntryPointQueryResult found;
-    void *f = NULL;
-
-    if (known)
-        return (decltype(&cuTensorMapEncodeTiled))known;
-    if (find_encoder(&f, &found) != cudaSuccess ||
-        found != cudaDriverEntryPointSuccess) {
-        cudaGetLastError();
-        return NULL;
-    }
-    known = f;
-    return (decltype(&cuTensorMapEncodeTiled))known;
-}
-
 /* A map of [rows, heads, dim] whose boxes are panels of `box` rows of a head. */
 static int make_map(CUtensorMap *map, const struct forward_heads *h,
                     int64_t dim, int64_t heads, int64_t rows, int box,
                     struct err *e)
 {
     int64_t head = heads > 1 ? h->head : h->row;
-    const cuuint64_t dims[] = { (cuuint64_t)dim, (cuuint64_t)heads,
-                                (cuuint64_t)rows };
-    const cuuint64_t strides[] = { (cuuint64_t)head * 2,
-                                   (cuuint64_t)h->row * 2 };
-    const cuuint32_t boxes[] = { PANEL, 1, (cuuint32_t)box };
-    const cuuint32_t steps[] = { 1, 1, 1 };
-    CUresult rc = encoder()(
-        map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void *)h->p, dims, strides,
-        boxes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    struct tensor_shape s = {};
 
-    if (rc != CUDA_SUCCESS)
-        return err_set(e, E_DEVICE,
-                       "cuda: cuTensorMapEncodeTiled: error %d (%lld heads of "
-                       "%lld, strides %lld and %lld)",
-                       (int)rc, (long long)heads, (long long)dim,
-                       (long long)h->head, (long long)h->row);
-    return 0;
+    s.p = h->p;
+    s.dims[0] = (uint64_t)dim;
+    s.dims[1] = (uint64_t)heads;
+    s.dims[2] = (uint64_t)rows;
+    s.strides[0] = (uint64_t)head * 2;
+    s.strides[1] = (uint64_t)h->row * 2;
+    s.box = (uint32_t)box;
+    return tensor_map(map, &s, e);
 }
 
 static int make_maps(struct attend_maps *m, const struct forward_attend *a,
@@ -255,31 +217,12 @@ static const struct size *size_for(const struct cuda_context *c, int64_t dim,
     return NULL;
 }
 
-/* Whether this is a Hopper GPU and the kernel was compiled for it: one compiled
- * for something else is empty, without barriers. */
-static bool there(const struct cuda_context *c)
-{
-    struct cudaFuncAttributes f;
-    int major = 0, minor = 0;
-
-    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor,
-                               c->device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor,
-                               c->device) != cudaSuccess ||
-        major != 9 || minor != 0 ||
-        cudaFuncGetAttributes(&f, attend_kernel<64, 64>) != cudaSuccess) {
-        cudaGetLastError();
-        return false;
-    }
-    return f.sharedSizeBytes > 0 && encoder();
-}
-
 bool attend_wgmma_takes(struct cuda_context *c, const struct forward_attend *a)
 {
     static int known; /* a process has one context; 1: no, 2: yes */
 
     if (!known)
-        known = 1 + there(c);
+        known = 1 + hopper_has(c, (const void *)attend_kernel<64, 64>);
     return known == 2 && size_for(c, a->head_dim, a->v_dim) &&
            (!a->tail.p || (a->head_dim - a->tail_dim) % PANEL == 0);
 }
