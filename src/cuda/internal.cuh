@@ -299,6 +299,14 @@ int hessian_panels(struct cuda_context *c, const void *x, uint64_t tokens,
  * cols is a multiple of 8. */
 int ragged_device(struct cuda_context *c, uint64_t cols,
                   const struct cuda_tokens *t, int n, struct err *e);
+/* The same by one kernel or the other; inputs with the most tokens first are best.
+ * ragged_wgmma(): only where ragged_wgmma_runs(), on Hopper.  Both return E_CONFIG where
+ * there are too many tiles. */
+bool ragged_wgmma_runs(struct cuda_context *c);
+int ragged_wgmma(struct cuda_context *c, uint64_t cols,
+                 const struct cuda_tokens *t, int n, struct err *e);
+int ragged_mma(struct cuda_context *c, uint64_t cols,
+               const struct cuda_tokens *t, int n, struct err *e);
 /* Lower Cholesky factors in place of n column-major matrices [cols, cols] of
  * leading dimension ld, ld * ld elements apart.  info[n], on the device: 0, or
  * the matrix is not positive definite (cuSOLVER's potrf). */

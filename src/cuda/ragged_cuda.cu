@@ -1,15 +1,16 @@
 /* ragged_cuda.cu - the Hessians of many inputs of the same width in one launch:
- * a layer's experts, each with as many tokens as were routed to it.
+ * a layer's experts, each with as many tokens as were routed to it.  Hopper GPUs
+ * use the kernel of ragged_wgmma_cuda.cu instead of this one.
  *
- * cuBLAS needs a call per expert (hessian_cuda.cu; faster for one large
- * matrix).  Here every tile of every expert's lower triangle is a block of
- * threads.  Experts with the most tokens come first, so that the last blocks to
- * run are short.  Deterministic: one block computes a tile, adding tokens in
- * order, without atomics. */
+ * cuBLAS needs a call per expert (hessian_cuda.cu).  Here every tile of every
+ * expert's lower triangle is a block of threads.  Experts with the most tokens
+ * come first, so that the last blocks to run are short.  Deterministic: one block
+ * computes a tile, adding tokens in order, without atomics. */
 #include "cuda/internal.cuh"
 #include "cuda/mma.cuh"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum {
     TILE_I = 256, /* rows of a block's tile of H */
@@ -210,25 +211,15 @@ static __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-static int most_first(const void *a, const void *b)
-{
-    uint64_t x = ((const struct ragged *)a)->tokens,
-             y = ((const struct ragged *)b)->tokens;
-
-    return x < y ? 1 : x > y ? -1 : 0;
-}
-
-int ragged_device(struct cuda_context *c, uint64_t cols,
-                  const struct cuda_tokens *t, int n, struct err *e)
+int ragged_mma(struct cuda_context *c, uint64_t cols,
+               const struct cuda_tokens *t, int n, struct err *e)
 {
     uint64_t rows = (cols + TILE_I - 1) / TILE_I, tiles = rows * (rows + 1);
     struct ragged *list;
     int rc;
 
-    if (cols % 8 || tiles > (uint64_t)(INT32_MAX / n))
-        return err_set(e, E_CONFIG,
-                       "hessians: the GPU takes inputs in "
-                       "multiples of 8");
+    if (tiles > (uint64_t)(INT32_MAX / n))
+        return err_set(e, E_CONFIG, "hessians: too many inputs");
     if ((rc = buffer_need(c, &c->steps, n * sizeof(*list), e)) < 0)
         return rc;
     list = (struct ragged *)mem_alloc(n * sizeof(*list), "hessian", e);
@@ -239,7 +230,6 @@ int ragged_device(struct cuda_context *c, uint64_t cols,
         list[i].h = t[i].h;
         list[i].tokens = t[i].tokens;
     }
-    qsort(list, n, sizeof(*list), most_first);
     rc = upload(c, c->steps.data, list, n * sizeof(*list), e);
     free(list);
     if (rc < 0)
@@ -251,6 +241,39 @@ int ragged_device(struct cuda_context *c, uint64_t cols,
         (const struct ragged *)c->steps.data, (uint32_t)tiles, (uint32_t)cols);
     LAUNCHED();
     return 0;
+}
+
+/* ---- lists ---- */
+
+static int most_first(const void *a, const void *b)
+{
+    uint64_t x = ((const struct cuda_tokens *)a)->tokens,
+             y = ((const struct cuda_tokens *)b)->tokens;
+
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/* Which kernel is taken depends on the GPU alone: an input's bytes are the same in
+ * any company. */
+int ragged_device(struct cuda_context *c, uint64_t cols,
+                  const struct cuda_tokens *t, int n, struct err *e)
+{
+    struct cuda_tokens *sorted;
+    int rc;
+
+    if (cols % 8 || cols > INT32_MAX)
+        return err_set(e, E_CONFIG,
+                       "hessians: the GPU takes inputs in "
+                       "multiples of 8");
+    sorted = (struct cuda_tokens *)mem_alloc(n * sizeof(*t), "hessian", e);
+    if (!sorted)
+        return e->code;
+    memcpy(sorted, t, n * sizeof(*t));
+    qsort(sorted, n, sizeof(*t), most_first);
+    rc = ragged_wgmma_runs(c) ? ragged_wgmma(c, cols, sorted, n, e) :
+                                ragged_mma(c, cols, sorted, n, e);
+    free(sorted);
+    return rc;
 }
 
 /* d[n]: scratch memory for the list with device pointers. */

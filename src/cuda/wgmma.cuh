@@ -68,6 +68,15 @@ static __device__ __forceinline__ void copy_box(uint32_t to,
                  : "memory");
 }
 
+/* Make a map that the host has copied to the device's memory known to this
+ * thread's copies; before the first of them. */
+static __device__ __forceinline__ void map_copied(const CUtensorMap *map)
+{
+    asm volatile(
+        "fence.proxy.tensormap::generic.acquire.sys [%0], 128;" ::"l"(map)
+        : "memory");
+}
+
 /* Order this thread's stores to shared memory before what products and copies
  * will do there; before a barrier. */
 static __device__ __forceinline__ void stores_made(void)
@@ -101,8 +110,8 @@ template <int N> static __device__ __forceinline__ void registers_more(void)
 
 /* Descriptor of an operand in shared memory.  K-major (rows of a panel are rows
  * of A or columns of B): stride = bytes between groups of 8 rows.  MN-major (rows
- * of a panel are B's rows): stride the same, leading = bytes between panels.
- * Adding bytes / 16 moves it. */
+ * of a panel are A's columns or B's rows): stride the same, leading = bytes between
+ * panels.  Adding bytes / 16 moves it. */
 static __device__ __forceinline__ uint64_t operand(uint32_t at, int leading,
                                                    int stride)
 {
@@ -145,6 +154,7 @@ template <int N> static __device__ __forceinline__ void hold(uint32_t (&x)[N])
 #define WG_4(d, i)  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define WG_16(d, i) WG_4(d, i), WG_4(d, i + 4), WG_4(d, i + 8), WG_4(d, i + 12)
 #define WG_32(d, i) WG_16(d, i), WG_16(d, i + 16)
+#define WG_64(d, i) WG_32(d, i), WG_32(d, i + 32)
 #define WG_NAMES_32                                                            \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "   \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, "   \
@@ -154,6 +164,14 @@ template <int N> static __device__ __forceinline__ void hold(uint32_t (&x)[N])
     ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, "      \
     "%45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "   \
     "%59, %60, %61, %62, %63"
+#define WG_NAMES_128                                                           \
+    WG_NAMES_64                                                                \
+    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, "      \
+    "%77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, "   \
+    "%91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, "    \
+    "%104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, "       \
+    "%115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, "       \
+    "%126, %127"
 
 /* d[64, 128] = a[64, 16] b[16, 128], or += with `more`; a and b K-major.  Of d a
  * thread holds, in rows 16 warp + lane / 4 (i % 4 < 2) and 8 below, columns
@@ -192,6 +210,27 @@ group_multiply(float (&d)[32], const uint32_t *a, uint64_t b)
                  "1;\n}"
                  : WG_32(d, 0)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(1));
+}
+
+/* d[64, N] += a[64, 16] b[16, N] for N = 256, or 128 of the 256 columns that d has
+ * room for; a and b MN-major. */
+template <int N>
+static __device__ __forceinline__ void
+group_multiply_turned(float (&d)[128], uint64_t a, uint64_t b)
+{
+    static_assert(N == 256 || N == 128, "no such product");
+    if (N == 256)
+        asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %130, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
+                     "{" WG_NAMES_128 "}, %128, %129, more, 1, 1, 1, 1;\n}"
+                     : WG_64(d, 0), WG_64(d, 64)
+                     : "l"(a), "l"(b), "n"(1));
+    else
+        asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, %66, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+                     "{" WG_NAMES_64 "}, %64, %65, more, 1, 1, 1, 1;\n}"
+                     : WG_64(d, 0)
+                     : "l"(a), "l"(b), "n"(1));
 }
 
 #endif
