@@ -80,20 +80,81 @@ static void hessian(uint64_t cols, uint64_t tokens)
 
 /* ---- the Hessians of a layer's experts ---- */
 
-/* n inputs with 1/4 to 7/4 of `mean` tokens: packed triangles in one launch,
- * and by cuBLAS one after the other (squares, without the packing). */
-static void ragged(uint64_t cols, int n, uint64_t mean)
+/* Relative error of a packed triangle on the device of `tokens` tokens, of the
+ * square that cuBLAS made of them. */
+static double triangle_error(const float *h, const float *square, uint64_t cols,
+                             uint64_t tokens)
+{
+    uint64_t elements = cols * (cols + 1) / 2;
+    float *got = (float *)malloc((elements + cols * cols) * 4);
+    float *want = got + elements;
+    double wrong = 0, size = 0;
+
+    MUSTC(cudaMemcpy(got, h, elements * 4, cudaMemcpyDeviceToHost));
+    MUSTC(cudaMemcpy(want, square, cols * cols * 4, cudaMemcpyDeviceToHost));
+    for (uint64_t i = 0; i < cols; i++)
+        for (uint64_t j = 0; j <= i; j++) {
+            double w = want[j * cols + i] * 2.0 / tokens;
+            double d = got[i * (i + 1) / 2 + j] - w;
+
+            wrong += d * d;
+            size += w * w;
+        }
+    free(got);
+    return sqrt(wrong / size);
+}
+
+/* ms, TFLOP/s of the triangles, and the error of the last input's H. */
+static void say_ragged(const char *how, double ms, double flops, double error)
+{
+    printf("  %-9s %9.3f ms, %4.0f TFLOP/s", how, ms, flops / ms / 1e9);
+    if (error >= 0)
+        printf("; error %.1e of cuBLAS", error);
+    printf("\n");
+    must(error < 1e-3 ? 0 : err_set(&why, E_BUG, "error %g", error), how);
+}
+
+/* The triangles t[n] in one launch of each kernel that there is, and by cuBLAS one
+ * after the other (squares in panels, without the packing). */
+static void compare_ragged(uint64_t cols, const struct cuda_tokens *t, int n,
+                           double flops)
+{
+    float *square = (float *)device(cols * cols * 4);
+    uint64_t elements = cols * (cols + 1) / 2;
+    const struct cuda_tokens *last = &t[n - 1];
+    double peer = timed(
+        [&] {
+            for (int i = 0; i < n; i++)
+                MUST(hessian_panels(c, t[i].x, t[i].tokens, cols, 1024, true,
+                                    square, &why));
+        },
+        5);
+    auto run = [&](const char *how, decltype(&ragged_device) fn) {
+        MUSTC(cudaMemset(t[0].h, 0xa5, n * elements * 4));
+        double ms = timed([&] { MUST(fn(c, cols, t, n, &why)); }, 5);
+
+        say_ragged(how, ms, flops,
+                   triangle_error(last->h, square, cols, last->tokens));
+    };
+
+    say_ragged("cuBLAS", peer, flops, -1);
+    if (ragged_wgmma_runs(c))
+        run("wgmma", ragged_wgmma);
+    run("mma.sync", ragged_mma);
+    MUSTC(cudaFree(square));
+}
+
+/* n inputs with 1/4 to 7/4 of `mean` tokens, or `mean` each. */
+static void ragged(uint64_t cols, int n, uint64_t mean, bool even)
 {
     uint64_t elements = cols * (cols + 1) / 2, all = 0;
-    struct cuda_tokens *t = (struct cuda_tokens *)malloc(n * sizeof(*t));
-    float *square = (float *)device(cols * cols * 4);
-    float *h = (float *)device(n * elements * 4), *got;
+    struct cuda_tokens *t = (struct cuda_tokens *)calloc(n, sizeof(*t));
+    float *h = (float *)device(n * elements * 4);
     __nv_bfloat16 *x;
-    double ms, peer, wrong = 0, size = 0, flops;
 
     for (int i = 0; i < n; i++) {
-        t[i].tokens = mean / 4 + (uint64_t)i * 2654435761u % (mean * 3 / 2);
-        t[i].h = h + i * elements;
+        t[i].tokens =
+            even ? mean : mean / 4 + (uint64_t)i * 2654435761u % (mean * 3 / 2);
         all += t[i].tokens;
     }
     x = random_bf16(all * cols, 1);
@@ -102,40 +163,18 @@ static void ragged(uint64_t cols, int n, uint64_t mean)
         t[i].x = x + all * cols;
         all += t[i].tokens;
     }
-    flops = (double)all * cols * (cols + 1);
-    ms = timed([&] { MUST(ragged_device(c, cols, t, n, &why)); }, 5);
-    peer = timed(
-        [&] {
-            for (int i = 0; i < n; i++)
-                MUST(hessian_panels(c, t[i].x, t[i].tokens, cols, 1024, true,
-                                    square, &why));
-        },
-        5);
-    /* square holds the last one's */
-    got = (float *)malloc((elements + cols * cols) * 4);
-    MUSTC(cudaMemcpy(got, t[n - 1].h, elements * 4, cudaMemcpyDeviceToHost));
-    MUSTC(cudaMemcpy(got + elements, square, cols * cols * 4,
-                     cudaMemcpyDeviceToHost));
-    for (uint64_t i = 0; i < cols; i++)
-        for (uint64_t j = 0; j <= i; j++) {
-            double want = got[elements + j * cols + i] * 2.0 / t[n - 1].tokens;
-            double d = got[i * (i + 1) / 2 + j] - want;
-
-            wrong += d * d;
-            size += want * want;
-        }
-    wrong = sqrt(wrong / size);
-    must(wrong < 1e-3 ? 0 : err_set(&why, E_BUG, "error %g", wrong), "ragged");
-    printf("hessians of %d inputs of width %llu, %llu tokens in all: %.3f ms, "
-           "%.0f TFLOP/s of the triangles; one after the other by cuBLAS %.3f "
-           "ms; error %.1e of it\n",
-           n, (unsigned long long)cols, (unsigned long long)all, ms,
-           flops / ms / 1e9, peer, wrong);
+    std::sort(t, t + n,
+              [](const struct cuda_tokens &a, const struct cuda_tokens &b) {
+                  return a.tokens > b.tokens;
+              });
+    for (int i = 0; i < n; i++)
+        t[i].h = h + i * elements;
+    printf("hessians of %d inputs of width %llu, %llu tokens in all:\n", n,
+           (unsigned long long)cols, (unsigned long long)all);
+    compare_ragged(cols, t, n, (double)all * cols * (cols + 1));
     free(t);
-    free(got);
     MUSTC(cudaFree(x));
     MUSTC(cudaFree(h));
-    MUSTC(cudaFree(square));
 }
 
 void bench_hessian(void)
@@ -146,8 +185,10 @@ void bench_hessian(void)
 
 void bench_ragged(void)
 {
-    ragged(2048, 256, 2048);
-    ragged(2048, 256, 512);
-    ragged(7168, 8, 2048);
-    ragged(7168, 8, 16384);
+    ragged(2048, 256, 512, false);
+    ragged(2048, 256, 2048, false);
+    ragged(2048, 8, 65536, true);
+    ragged(7168, 8, 2048, false);
+    ragged(7168, 8, 16384, false);
+    ragged(7168, 4, 65536, true);
 }
