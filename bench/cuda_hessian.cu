@@ -188,7 +188,10 @@ void bench_ragged(void)
     ragged(2048, 256, 512, false);
     ragged(2048, 256, 2048, false);
     ragged(2048, 8, 65536, true);
+    ragged(2048, 1, 2048, true); /* as experts come that are lent */
+    ragged(7168, 1, 2048, true);
     ragged(7168, 8, 2048, false);
     ragged(7168, 8, 16384, false);
+    ragged(7168, 1, 65536, true);
     ragged(7168, 4, 65536, true);
 }
