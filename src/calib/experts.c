@@ -102,14 +102,14 @@ static bool readers(const struct calib_experts *ex, int64_t expert,
                     enum input_class in, char *to, size_t cap)
 {
     const struct model_config *c = model_config(ex->run->c->m);
-    int64_t n = model_linear_count(c, ex->layer), at = 0;
+    int64_t i, end, at = 0;
     bool wanted = false;
     struct linear k;
 
     *to = 0;
-    for (int64_t i = model_linear_common(c, ex->layer); i < n; i++) {
+    for (model_linear_range(c, ex->layer, expert, &i, &end); i < end; i++) {
         model_linear(c, ex->layer, i, &k);
-        if (k.expert != expert || k.input != in)
+        if (k.input != in)
             continue;
         at += snprintf(to + at, cap - (size_t)at, "%s%s", at ? "\n" : "",
                        k.module);
