@@ -55,6 +55,7 @@ struct sizes {
     double attention, mlp; /* weights of attention, and of the widest MLP */
     double one;            /* of the largest linear */
     double width;          /* outputs of the MLP's gate */
+    double widest;         /* inputs or outputs of any linear */
     double rows;           /* f32 numbers of a token in attention */
 };
 
@@ -79,6 +80,8 @@ static struct sizes sizes_of(const struct model_config *c, int64_t layer)
             model_kv_b(c, layer, &l);
         size = (double)l.rows * (double)l.cols;
         s.one = larger(s.one, size);
+        s.widest =
+            larger(s.widest, larger((double)l.rows, (double)l.cols));
         if (l.input == IN_MLP || l.input == IN_MLP_MID) {
             s.mlp += size;
             s.width = larger(s.width, (double)l.rows);
@@ -93,6 +96,13 @@ static struct sizes sizes_of(const struct model_config *c, int64_t layer)
         s.width = larger(s.width, (double)c->moe.width);
     }
     return s;
+}
+
+/* Operands of a product in bf16 (cuda/backward_cuda.cu): three parts of rows of n
+ * numbers, and weights. */
+static double operand_bytes(double n, double weights)
+{
+    return 6.0 * BATCH_ROWS * n + 2.0 * weights;
 }
 
 /* Of the head, which has weights in bf16, and in f32 for `block` of its
@@ -114,11 +124,12 @@ double gradient_device_bytes(const struct model_config *c, size_t item)
     double h = (double)c->hidden_size, part = part_bytes(c, (double)item);
     double most = layers_device_bytes(c, item);
 
-    most = larger(most, head_bytes(c, GRADIENT_VOCABULARY) + part +
-                            4.0 * GRADIENT_VOCABULARY * BATCH_ROWS);
+    most = larger(most, head_bytes(c, 0) + part +
+                            4.0 * GRADIENT_VOCABULARY * BATCH_ROWS +
+                            operand_bytes(larger(h, GRADIENT_VOCABULARY), 0));
     for (int64_t i = 0; i < c->n_layers; i++) {
         const struct sizes s = sizes_of(c, i);
-        double one = s.one * (double)item;
+        double one = s.one * (double)item + operand_bytes(s.widest, s.one);
 
         most = larger(most, 4 * s.attention + one + GRADIENT_SCORES +
                                 4.0 * BATCH_ROWS * s.rows);

@@ -1,6 +1,11 @@
 /* backward_cuda.cu - the backward pass on the GPU: products, norms, MLPs, gates,
- * keys and values of latent attention.  Products are f32 on the CUDA cores, by
- * cuBLAS; all other kernels are bound by memory bandwidth. */
+ * keys and values of latent attention.  Products are f32, by cuBLAS; all other kernels are
+ * bound by memory bandwidth.
+ *
+ * A product with weights that are bf16's is three on the tensor cores: each f32 number
+ * of the other operand is the sum of three of bf16 (8 + 8 + 8 bits), and a product of
+ * two bf16 is exact in f32.  They are added from the smallest part on.  Other products
+ * are on the CUDA cores. */
 #include "cuda/backward_internal.cuh"
 
 struct backward_state *backward_state(void)
@@ -8,6 +13,49 @@ struct backward_state *backward_state(void)
     static struct backward_state state;
 
     return &state;
+}
+
+/* x = to[i] + to[i + apart] + to[i + 2 apart], the largest first. */
+static __global__ void __launch_bounds__(ROW)
+    split_kernel(const float *x, int64_t n, int64_t apart, __nv_bfloat16 *to)
+{
+    EACH(i, n)
+    {
+        float left = x[i];
+
+        for (int k = 0; k < 3; k++) {
+            __nv_bfloat16 part = __float2bfloat16_rn(left);
+
+            to[i + k * apart] = part;
+            left = __fsub_rn(left, __bfloat162float(part));
+        }
+    }
+}
+
+/* p.b16 is B. */
+static int multiply_parts(struct cuda_context *c,
+                          const struct backward_product &p, struct err *e)
+{
+    enum { LINE = 128 }; /* parts begin at lines */
+    struct device_buffer *parts = &backward_state()->parts;
+    int64_t n = p.m * p.k, apart = (n + LINE - 1) / LINE * LINE;
+    cublasOperation_t b = p.tb ? CUBLAS_OP_T : CUBLAS_OP_N;
+    __nv_bfloat16 *a;
+    float beta = p.beta;
+    int rc = buffer_need(c, parts, (size_t)(3 * apart) * sizeof(*a), e);
+
+    if (rc < 0)
+        return rc;
+    a = (__nv_bfloat16 *)parts->data;
+    split_kernel<<<blocks_for(n), ROW, 0, c->stream>>>(p.a, n, apart, a);
+    LAUNCHED();
+    for (int k = 2; k >= 0; k--, beta = 1)
+        BLAS_TRY(c->blas.gemm(c->blas.handle, b, CUBLAS_OP_N, (int)p.n,
+                              (int)p.m, (int)p.k, &p.alpha, p.b16, CUDA_R_16BF,
+                              (int)p.ldb, a + k * apart, CUDA_R_16BF, (int)p.k,
+                              &beta, p.c, CUDA_R_32F, (int)p.ldc,
+                              CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+    return 0;
 }
 
 int backward_multiply(struct cuda_context *c, const struct backward_product &p,
@@ -21,6 +69,8 @@ int backward_multiply(struct cuda_context *c, const struct backward_product &p,
         return rc;
     if (p.m > INT32_MAX || p.n > INT32_MAX || p.k > INT32_MAX)
         return err_set(e, E_CONFIG, "cuda: a product too large");
+    if (p.b16)
+        return multiply_parts(c, p, e);
     if (p.count > 1)
         BLAS_TRY(c->blas.gemm_batched(
             c->blas.handle, b, a, (int)p.n, (int)p.m, (int)p.k, &p.alpha, p.b,
@@ -33,29 +83,6 @@ int backward_multiply(struct cuda_context *c, const struct backward_product &p,
             CUDA_R_32F, (int)p.ldb, p.a, CUDA_R_32F, (int)p.lda, &p.beta, p.c,
             CUDA_R_32F, (int)p.ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
     return 0;
-}
-
-/* y[rows, n] = x[rows, k] W, with W [k, n], or transposed [n, k]; added to y if
- * `add`.  Rows are contiguous. */
-static int multiply(struct cuda_context *c, int64_t rows, const float *x,
-                    int64_t k, const float *w, bool transposed, float *y,
-                    int64_t n, bool add, struct err *e)
-{
-    struct backward_product p = {};
-
-    p.tb = transposed;
-    p.m = rows;
-    p.n = n;
-    p.k = k;
-    p.alpha = 1;
-    p.a = x;
-    p.lda = k;
-    p.b = w;
-    p.ldb = transposed ? k : n;
-    p.beta = add ? 1 : 0;
-    p.c = y;
-    p.ldc = n;
-    return backward_multiply(c, p, e);
 }
 
 /* ---- between elements and f32 ---- */
@@ -104,6 +131,45 @@ static int backward_narrow(struct cuda_context *c, enum dtype t, const float *x,
                            int64_t n, void *to, struct err *e)
 {
     return n ? BY_DTYPE(t, narrow, c, x, n, to, e) : 0;
+}
+
+/* ---- products with weights ---- */
+
+/* W of a linear or an MLP. */
+struct weights {
+    const float *w;
+    bool bf16; /* its numbers are bf16's */
+};
+
+/* y[rows, n] = x[rows, k] W, with W [k, n], or transposed [n, k]; added to y if
+ * `add`.  Rows are contiguous. */
+static int multiply(struct cuda_context *c, int64_t rows, const float *x,
+                    int64_t k, struct weights w, bool transposed, float *y,
+                    int64_t n, bool add, struct err *e)
+{
+    struct device_buffer *narrow = &backward_state()->narrow;
+    struct backward_product p = {};
+    int rc;
+
+    p.tb = transposed;
+    p.m = rows;
+    p.n = n;
+    p.k = k;
+    p.alpha = 1;
+    p.a = x;
+    p.lda = k;
+    p.b = w.w;
+    p.ldb = transposed ? k : n;
+    p.beta = add ? 1 : 0;
+    p.c = y;
+    p.ldc = n;
+    if (w.bf16) {
+        if ((rc = buffer_need(c, narrow, (size_t)(k * n) * 2, e)) < 0 ||
+            (rc = backward_narrow(c, DT_BF16, w.w, k * n, narrow->data, e)) < 0)
+            return rc;
+        p.b16 = narrow->data;
+    }
+    return backward_multiply(c, p, e);
 }
 
 /* ---- multiples ---- */
@@ -167,14 +233,15 @@ static __global__ void __launch_bounds__(ROW)
 static int backward_linear(struct cuda_context *c,
                            const struct backward_linear *a, struct err *e)
 {
+    struct weights w = { a->w, a->bf16 };
     int64_t all = a->rows * a->out;
     int rc;
 
     if (!a->rows)
         return 0;
-    rc = a->back ? multiply(c, a->rows, a->x, a->out, a->w, false, a->y, a->in,
+    rc = a->back ? multiply(c, a->rows, a->x, a->out, w, false, a->y, a->in,
                             a->add, e) :
-                   multiply(c, a->rows, a->x, a->in, a->w, true, a->y, a->out,
+                   multiply(c, a->rows, a->x, a->in, w, true, a->y, a->out,
                             a->add, e);
     if (rc < 0 || !a->bias)
         return rc;
@@ -327,6 +394,9 @@ static int mlp_part(struct cuda_context *c, const struct backward_mlp *m,
     float *in = room, *g = in + n * h, *a = g + n * h, *b = a + all,
           *y = b + all, *gin = apart ? in : m->gin + first * h;
     const float *x = in, *gx = g;
+    struct weights gate = { m->w[MLP_GATE], m->bf16 };
+    struct weights up = { m->w[MLP_UP], m->bf16 };
+    struct weights down = { m->w[MLP_DOWN], m->bf16 };
     int rc;
 
     if (apart) {
@@ -338,19 +408,17 @@ static int mlp_part(struct cuda_context *c, const struct backward_mlp *m,
         x = m->in + first * h;
         gx = m->g + first * h;
     }
-    if ((rc = multiply(c, n, x, h, m->w[MLP_GATE], true, a, w, false, e)) < 0 ||
-        (rc = multiply(c, n, x, h, m->w[MLP_UP], true, b, w, false, e)) < 0 ||
-        (rc = multiply(c, n, gx, h, m->w[MLP_DOWN], false, y, w, false, e)) < 0)
+    if ((rc = multiply(c, n, x, h, gate, true, a, w, false, e)) < 0 ||
+        (rc = multiply(c, n, x, h, up, true, b, w, false, e)) < 0 ||
+        (rc = multiply(c, n, gx, h, down, false, y, w, false, e)) < 0)
         return rc;
     gate_kernel<<<blocks_for(all), ROW, 0, c->stream>>>(
         m->gating, a, b, y, m->bias[MLP_GATE], m->bias[MLP_UP], all, w);
     LAUNCHED();
     if ((rc = add_squares(c, m, first, n, a, b, e)) < 0)
         return rc;
-    if ((rc = multiply(c, n, a, w, m->w[MLP_GATE], false, gin, h, !apart, e)) <
-            0 ||
-        (rc = multiply(c, n, b, w, m->w[MLP_UP], false, gin, h, true, e)) < 0 ||
-        !apart)
+    if ((rc = multiply(c, n, a, w, gate, false, gin, h, !apart, e)) < 0 ||
+        (rc = multiply(c, n, b, w, up, false, gin, h, true, e)) < 0 || !apart)
         return rc;
     scatter_kernel<<<(unsigned)n, ROW, 0, c->stream>>>(
         gin, m->token, m->weigh_inputs ? m->weight : NULL, first, (int)h,

@@ -11,7 +11,6 @@ struct room {
     double *roots; /* [rows]: Σ s exp((logit - most) / 2); then Σ s sqrt(p) */
     float *most;   /* [rows]: largest logit so far; then log Σ exp(logit) */
     float *logit;  /* [rows, GRADIENT_VOCABULARY] */
-    float *w;      /* [GRADIENT_VOCABULARY, h]: the block's rows of W */
 };
 
 static __global__ void start_kernel(struct room r, int rows)
@@ -126,8 +125,7 @@ static int pass(struct cuda_context *c, const struct backward_head *a,
                          a->vocab - v :
                          (int64_t)GRADIENT_VOCABULARY;
         struct backward_product p = {};
-        int rc =
-            backward_widen(c, DT_BF16, a->w + v * a->h, nv * a->h, r->w, e);
+        int rc;
 
         p.tb = true;
         p.m = rows;
@@ -136,10 +134,10 @@ static int pass(struct cuda_context *c, const struct backward_head *a,
         p.alpha = 1;
         p.a = y;
         p.lda = p.ldb = a->h;
-        p.b = r->w;
+        p.b16 = a->w + v * a->h;
         p.c = r->logit;
         p.ldc = nv;
-        if (rc < 0 || (rc = backward_multiply(c, p, e)) < 0)
+        if ((rc = backward_multiply(c, p, e)) < 0)
             return rc;
         if (a->scale != 1 || a->cap > 0) {
             squash_kernel<<<blocks_for(rows * nv), ROW, 0, c->stream>>>(
@@ -189,8 +187,7 @@ int backward_head(struct cuda_context *c, const struct backward_head *a,
 {
     struct device_buffer *work = &backward_state()->work;
     int64_t part = a->rows < BATCH_ROWS ? a->rows : (int64_t)BATCH_ROWS;
-    size_t n = (size_t)part * (5 + GRADIENT_VOCABULARY) +
-               (size_t)GRADIENT_VOCABULARY * (size_t)a->h;
+    size_t n = (size_t)part * (5 + GRADIENT_VOCABULARY);
     struct room r;
     int rc = buffer_need(c, work, n * sizeof(float), e);
 
@@ -200,7 +197,6 @@ int backward_head(struct cuda_context *c, const struct backward_head *a,
     r.roots = r.sum + part;
     r.most = (float *)(r.roots + part);
     r.logit = r.most + part;
-    r.w = r.logit + part * GRADIENT_VOCABULARY;
     for (int64_t i = 0; i < a->rows && rc >= 0; i += part)
         rc = run(c, a, &r, i, a->rows - i < part ? a->rows - i : part, e);
     return rc;

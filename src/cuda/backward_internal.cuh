@@ -10,6 +10,7 @@
  * the head, which run one after the other; rows of scores and gradients. */
 struct backward_state {
     struct device_buffer work, scores;
+    struct device_buffer narrow, parts; /* operands of a product in bf16 */
 };
 struct backward_state *backward_state(void);
 
@@ -23,6 +24,9 @@ struct backward_product {
     const float *a;
     int64_t lda, stride_a;
     const float *b;
+    const void *
+        b16; /* B in bf16, instead of b; NULL: its numbers are not bf16's.  A is
+                      * contiguous, not transposed; count 1 */
     int64_t ldb, stride_b;
     float beta;
     float *c;

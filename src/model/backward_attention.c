@@ -194,6 +194,7 @@ static int run_linear(const struct attention_back *a, enum linear_part p,
     j.out = l->of.rows;
     j.in = l->of.cols;
     j.w = l->w;
+    j.bf16 = a->m->bf16;
     j.bias = j.back ? NULL : l->bias;
     return backward_of(a->m)->linear(a->m->context, &j, e);
 }

@@ -103,6 +103,7 @@ static int run(const struct pass *s, const struct mlp *p, struct backward_mlp a,
                struct err *e)
 {
     a.gating = model_gating(s->m);
+    a.bf16 = s->m->bf16;
     a.h = s->h;
     a.width = p->of[MLP_GATE].of.rows;
     for (int i = 0; i < MLP_LINEARS; i++) {

@@ -13,13 +13,14 @@
 #include "model/forward_table.h"
 
 #define BACKWARD_TABLE "forge_backward_table"
-enum { BACKWARD_TABLE_VERSION = 5 };
+enum { BACKWARD_TABLE_VERSION = 6 };
 
 /* y[rows, out] = x[rows, in] W^T + bias; back: y[rows, in] = x[rows, out] W,
  * which is added to y if `add`. */
 struct backward_linear {
     int64_t rows, out, in;
     const float *w;    /* [out, in] */
+    bool bf16;         /* the numbers of w are bf16's */
     const float *bias; /* [out], or NULL; not with back */
     const float *x;
     float *y;
@@ -53,6 +54,7 @@ enum { MLP_GATE, MLP_UP, MLP_DOWN, MLP_LINEARS };
 struct backward_mlp {
     int64_t rows, h, width;
     const float *w[MLP_LINEARS];    /* [width, h], [width, h], [h, width] */
+    bool bf16;                      /* the numbers of w are bf16's */
     const float *bias[MLP_LINEARS]; /* down's is not used; NULL: none */
     const int64_t *token;           /* [rows]; NULL: row i */
     const float *weight;            /* [rows]; NULL: 1 */

@@ -6,6 +6,7 @@
 #ifndef FORGE_TEST_GPU_GRADIENT_H
 #define FORGE_TEST_GPU_GRADIENT_H
 
+#include "common/math/dtype.h"
 #include "gpu.h"
 #include "model/backward_table.h"
 #include "model/forward_table.h"
@@ -51,6 +52,19 @@ static inline struct twin normals(int64_t n, float size)
 
     for (int64_t i = 0; i < n; i++)
         x[i] = size * normal();
+    return twin_of(x, n);
+}
+
+/* Of weights; bf16: numbers of bf16. */
+static inline struct twin matrix(int64_t n, float size, bool bf16)
+{
+    float *x = room((size_t)n * 4);
+
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = size * normal();
+        if (bf16)
+            x[i] = f32_from_bf16(bf16_from_f32(x[i]));
+    }
     return twin_of(x, n);
 }
 

@@ -19,10 +19,10 @@ static void product(double *y, const double *x, const double *w, bool t,
         }
 }
 
-static void test_linear(int64_t rows, int64_t out, int64_t in, bool backwards,
-                        bool add)
+static void test_linear(int64_t rows, int64_t out, int64_t in, bool bf16,
+                        bool backwards, bool add)
 {
-    struct twin w = normals(out * in, 1 / sqrtf((float)in));
+    struct twin w = matrix(out * in, 1 / sqrtf((float)in), bf16);
     struct twin x = normals(rows * (backwards ? out : in), 1);
     struct twin bias = normals(out, 1);
     int64_t n = backwards ? in : out;
@@ -32,6 +32,7 @@ static void test_linear(int64_t rows, int64_t out, int64_t in, bool backwards,
                                  .out = out,
                                  .in = in,
                                  .w = w.host,
+                                 .bf16 = bf16,
                                  .bias = backwards ? NULL : bias.host,
                                  .x = x.host,
                                  .y = y.host,
@@ -228,9 +229,9 @@ static void mlp_in_double(const struct backward_mlp *a, const int64_t *token,
     free(s);
 }
 
-static void test_mlp(int64_t tokens, int64_t h, int64_t width, bool chosen,
-                     bool weighted, bool biased, enum activation act,
-                     bool weigh_inputs)
+static void test_mlp(bool bf16, int64_t tokens, int64_t h, int64_t width,
+                     bool chosen, bool weighted, bool biased,
+                     enum activation act, bool weigh_inputs)
 {
     int64_t rows = chosen ? tokens * 2 / 3 : tokens;
     struct twin w[MLP_LINEARS], bias[2], in = normals(tokens * h, 1);
@@ -243,6 +244,7 @@ static void test_mlp(int64_t tokens, int64_t h, int64_t width, bool chosen,
     struct backward_mlp a = { .rows = rows,
                               .h = h,
                               .width = width,
+                              .bf16 = bf16,
                               .gating = { act, 1.7f, 1 },
                               .weigh_inputs = weigh_inputs };
 
@@ -252,7 +254,7 @@ static void test_mlp(int64_t tokens, int64_t h, int64_t width, bool chosen,
     for (int side = 0; side < 2; side++) {
         for (int i = 0; i < MLP_LINEARS; i++) {
             if (!side)
-                w[i] = normals(h * width, 1 / sqrtf((float)h));
+                w[i] = matrix(h * width, 1 / sqrtf((float)h), a.bf16);
             if (!side && i < MLP_DOWN)
                 bias[i] = normals(width, 1);
             a.w[i] = side ? w[i].there : w[i].host;
@@ -374,9 +376,10 @@ static void test_head(int64_t rows, int64_t h, int64_t vocab, float scale,
 int main(int argc, char **argv)
 {
     gradient_open(argc, argv);
-    for (int i = 0; i < 3; i++) {
-        test_linear(300, 256, 512, i, i == 2);
-        test_linear(7, 37, 75, i, i == 2);
+    for (int i = 0; i < 6; i++) {
+        test_linear(300, 256, 512, i & 1, i / 2, i / 2 == 2);
+        test_linear(7, 37, 75, i & 1, i / 2, i / 2 == 2);
+        test_linear(3, 40, 5000, i & 1, i / 2, i / 2 == 2);
     }
     for (int i = 0; i < 4; i++) {
         test_norm(i % 2 ? DT_F32 : DT_BF16, 70, 4096, 4096, i / 2);
@@ -385,14 +388,14 @@ int main(int argc, char **argv)
     test_squares(70, 4096);
     test_squares(33, 51);
     test_moves(50, 5);
-    for (int i = 0; i < 8; i++)
-        test_mlp(i == 7 ? 2101 : 101, 64, i == 7 ? 32 : 192, i & 1, i & 2,
-                 i & 4, ACT_SILU, false);
+    for (int i = 0; i < 16; i++)
+        test_mlp(i & 8, i % 8 == 7 ? 2101 : 101, 64, i % 8 == 7 ? 32 : 192,
+                 i & 1, i & 2, i & 4, ACT_SILU, false);
     for (int i = 0; i < 4; i++) {
-        test_mlp(31, 64, 48, false, false, i & 1,
+        test_mlp(i & 1, 31, 64, 48, false, false, i & 1,
                  i & 2 ? ACT_CLAMPED : ACT_GELU, false);
-        test_mlp(31, 64, 48, true, true, i & 1, i & 2 ? ACT_CLAMPED : ACT_SILU,
-                 i < 2);
+        test_mlp(i & 1, 31, 64, 48, true, true, i & 1,
+                 i & 2 ? ACT_CLAMPED : ACT_SILU, i < 2);
     }
     test_head(60, 64, 5000, 1, 0);
     test_head(2060, 16, 300, 1, 0);
