@@ -1,7 +1,7 @@
 #!/bin/bash
 # gpu_layers.sh [WHAT...]: whole layers on the GPU, from the first process to a checkpoint that
 # forge-shard --verify has read: seconds, beside the bar; memory of the host; GPU busy by its own
-# counter, over the run.  WHAT: 7b (two layers of Llama-7B's sizes), long (the same with 128 x
+# counter, from the first to the last of its samples with 10 % or more, and over the run.  WHAT: 7b (two layers of Llama-7B's sizes), long (the same with 128 x
 # 2,048 tokens), 70b (one layer), v3 (DeepSeek-V3's of 256 experts, fp8; 12 GB in TMPDIR), the
 # last two with 2.1 M tokens; 7b and long if not told.  PEER: a Python that has GPTQModel, which
 # runs 7b and long, too, twice; V3_PYTHON: one that has NumPy, for v3.
@@ -34,9 +34,13 @@ row() { # NAME EFFORT SEQUENCES SEQLEN [BAR]
     sampler=
     forge-shard -q --from "$dir/model" --verify "$dir/out"
     awk -v what="$1, $3 x $4 tokens, $2" -v s="$(field seconds)" -v p="$(field peak_bytes)" -v bar="${5:-}" '
-        { sum += $1 } END {
+        { busy[NR] = $1; sum += $1 }
+        $1 >= 10 { first = first ? first : NR; last = NR }
+        END {
             if (bar) of = sprintf(", %4.2f of the bar, %g s", s / bar, bar)
-            printf("%-46s %7.2f s%s; host %.1f GiB; GPU busy %.0f %%\n", what, s, of, p / 2^30, NR ? sum / NR : 0)
+            for (i = first; i <= last && first; i++) layer += busy[i] / (last - first + 1)
+            printf("%-46s %7.2f s%s; host %.1f GiB; GPU busy %.0f, %.0f %%\n", what, s, of, p / 2^30,
+                   layer, NR ? sum / NR : 0)
         }' "$dir/busy"
 }
 
