@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "checkpoint/fp8.h"
+#include "common/math/fp8.h"
 #include "peak.h"
 
 enum { BLOCK = 128, ROUNDS = 7 };

@@ -7,10 +7,10 @@
 #include <string.h>
 
 #include "arch/tensor_name.h"
-#include "checkpoint/fp8.h"
 #include "checkpoint/fused.h"
 #include "checkpoint/mxfp4.h"
 #include "checkpoint/wrapped.h"
+#include "common/math/fp8.h"
 
 enum { DEFAULT_BLOCK = 128 };
 

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "checkpoint/fp8.h"
+#include "common/math/fp8.h"
 #include "common/math/threads.h"
 #include "test.h"
 
@@ -29,6 +29,7 @@ static void check(enum dtype dtype, uint64_t rows, uint64_t cols,
     static uint8_t data[ROWS * COLS];
     static float scale[ROWS * COLS], single[ROWS * COLS];
     static uint16_t half[ROWS * COLS];
+    float piece[COLS];
     struct fp8_matrix m = { dtype, data,       rows,      cols,
                             scale, block_rows, block_cols };
     uint64_t wide = (cols + block_cols - 1) / block_cols;
@@ -51,6 +52,16 @@ static void check(enum dtype dtype, uint64_t rows, uint64_t cols,
         } else {
             CHECK(single[i] == w);
             CHECK(half[i] == bf16_from_f32(w));
+        }
+    }
+    for (uint64_t r = 0; r < rows; r++) {
+        uint64_t from = cols / 3, n = cols - from - cols / 7;
+
+        fp8_piece(piece, &m, r, from, n);
+        for (uint64_t i = 0; i < n; i++) {
+            float w = f32_from_bf16(half[r * cols + from + i]);
+
+            CHECK(piece[i] == w || (isnan(piece[i]) && isnan(w)));
         }
     }
     if (rows * cols < ROWS * COLS) {

@@ -5,7 +5,7 @@
  * four registers (128 values of two bytes; the sign is added separately), 64
  * elements per step; with NEON in sixteen registers, 16 elements per step.
  * bench/fp8_bench.c measures it. */
-#include "checkpoint/fp8.h"
+#include "common/math/fp8.h"
 
 #include <string.h>
 
@@ -141,7 +141,7 @@ static void rows(void *ctx, size_t begin, size_t end)
 {
     const struct job *j = ctx;
     const struct fp8_matrix *m = j->m;
-    uint64_t across = (m->cols - 1) / m->block_cols + 1;
+    uint64_t across = fp8_across(m);
     float value[CODES];
 
     for (uint64_t r = begin, next; r < end; r = next) {
@@ -191,6 +191,19 @@ void fp8_to_f32(float *out, const struct fp8_matrix *m)
     convert(&j);
 }
 
+void fp8_piece(float *out, const struct fp8_matrix *m, uint64_t row,
+               uint64_t col, uint64_t n)
+{
+    const uint8_t *x = m->data + row * m->cols + col;
+    const float *scale = m->scale + row / m->block_rows * fp8_across(m);
+
+    if (!to_f32(out, x, m->dtype, n))
+        return;
+    for (uint64_t i = 0; i < n; i++)
+        out[i] = f32_from_bf16(
+            bf16_from_f32(out[i] * scale[(col + i) / m->block_cols]));
+}
+
 /* The largest of x[n] without signs: a code's |value| rises with it.  In lanes, of which
  * compilers make vectors. */
 static uint8_t most_code(const uint8_t *x, uint64_t n, uint8_t most)
@@ -214,7 +227,7 @@ static uint8_t most_code(const uint8_t *x, uint64_t n, uint8_t most)
 
 float fp8_most(const struct fp8_matrix *m)
 {
-    uint64_t across = m->cols ? (m->cols - 1) / m->block_cols + 1 : 0;
+    uint64_t across = m->cols ? fp8_across(m) : 0;
     uint16_t most = 0;
 
     for (uint64_t r = 0; r < m->rows; r += m->block_rows)

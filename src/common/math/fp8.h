@@ -18,12 +18,29 @@ struct fp8_matrix {
     uint64_t block_rows, block_cols; /* at least 1 */
 };
 
+/* Blocks side by side, and below each other; rows and cols are at least 1. */
+static inline uint64_t fp8_across(const struct fp8_matrix *m)
+{
+    return (m->cols - 1) / m->block_cols + 1;
+}
+static inline uint64_t fp8_down(const struct fp8_matrix *m)
+{
+    return (m->rows - 1) / m->block_rows + 1;
+}
+
+C_BEGIN
+
 /* out [rows, cols]; by all threads, with results that do not depend on their
  * number. */
 void fp8_to_bf16(uint16_t *out, const struct fp8_matrix *m);
 void fp8_to_f32(float *out, const struct fp8_matrix *m);
+/* out[n] = what fp8_to_bf16() makes of elements col..col+n-1 of a row, as f32. */
+void fp8_piece(float *out, const struct fp8_matrix *m, uint64_t row,
+               uint64_t col, uint64_t n);
 /* The largest |w| as bf16, in one thread; infinity and NaN are the largest.  0 for other
  * types. */
 float fp8_most(const struct fp8_matrix *m);
+
+C_END
 
 #endif
