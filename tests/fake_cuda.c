@@ -11,7 +11,8 @@
  * FAKE_CUDA_WAIT waited for, by FAKE_CUDA_WAIT_FOR=fetch, finite, factors or hessians there
  * alone; FAKE_CUDA_VERSION: that of forge-solve's table;
  * FAKE_CUDA_NAME, FAKE_CUDA_BLAS: the device's name, the version of a library;
- * FAKE_CUDA_DEVICES: their number.  There is none of forge-grid and forge-pack. */
+ * FAKE_CUDA_DEVICES: their number; FAKE_CUDA_GRIDS=no: of 8-bit floats there is no memory
+ * for grids.  There is none of forge-pack. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,18 +23,13 @@
 #include "device/device.h"
 #include "fake_cuda.h"
 #include "fake_loan.h"
+#include "gptq/grid/grid_table.h"
 #include "gptq/solve/fisher_descent.h"
 #include "gptq/solve/solve_refined.h"
 #include "gptq/solve/solve_table.h"
-#include "hessian/cross.h"
-#include "hessian/hessian_table.h"
 
 #define NO_FACTOR 7 /* first element of a Hessian that cannot be factored */
 
-struct cuda_hessian {
-    uint64_t cols, tokens;
-    uint16_t *x;
-};
 struct cuda_factors {
     uint64_t hash[4096];
     int n;
@@ -121,203 +117,44 @@ static int facts(struct cuda_context *c, bool factors, struct device_facts *f,
     return 0;
 }
 
-/* ---- Hessians ---- */
+/* ---- weights in 8-bit floats, and grids ---- */
 
-static void sum(const uint16_t *x, uint64_t tokens, uint64_t cols, float *h)
+/* The weight that *w or fp8 is: *w, or new memory, *wide.  E_BUG: it is neither, or
+ * both. */
+static int widen(const void **w, const struct fp8_matrix *fp8, void **wide,
+                 struct err *e)
 {
-    for (uint64_t i = 0; i < cols; i++)
-        for (uint64_t j = 0; j <= i; j++) {
-            double s = 0;
-
-            for (uint64_t t = 0; t < tokens; t++)
-                s += (double)f32_from_bf16(x[t * cols + i]) *
-                     (double)f32_from_bf16(x[t * cols + j]);
-            *h++ = tokens ? (float)(2 * s / (double)tokens) : 0;
-        }
-}
-
-static int hessian_open_fake(struct cuda_hessian **h, struct cuda_context *c,
-                             const struct hessian_shape *s, struct err *e)
-{
-    (void)c;
-    *h = NULL;
-    if (s->block || s->dtype != DT_BF16)
-        return err_set(e, E_CONFIG, "fake: whole matrices of bf16 alone");
-    *h = calloc(1, sizeof(**h));
-    (*h)->cols = s->cols;
-    return 0;
-}
-
-/* Where it is said to be. */
-static int is_where(const void *p, size_t n, bool there, struct err *e)
-{
-    return fake_is_block(p, n) == there ?
-               0 :
-               err_set(e, E_BUG, "fake: memory is not where it is said to be");
-}
-
-/* An element of row t times its root; root NULL: as it is. */
-static uint16_t weigh(uint16_t x, const float *root, uint64_t t)
-{
-    return root ? bf16_from_f32(f32_from_bf16(x) * root[t]) : x;
-}
-
-static int hessian_add_fake(struct cuda_hessian *h, const void *x,
-                            uint64_t tokens, bool there, const float *root,
-                            struct err *e)
-{
-    if (is_where(x, tokens * h->cols * 2, there, e) < 0)
+    *wide = NULL;
+    if (!*w != (fp8 != NULL))
+        return err_set(e, E_BUG, "fake: no weight");
+    if (!fp8)
+        return 0;
+    fake_note("widen", 1, fp8->rows, fp8->cols);
+    *wide = mem_pages(fp8->rows * fp8->cols * 2, "fake", e);
+    if (!*wide)
         return e->code;
-    if (root)
-        fake_note("weigh", there, tokens, h->cols);
-    h->x = realloc(h->x, (h->tokens + tokens) * h->cols * 2 + 1);
-    for (uint64_t i = 0; i < tokens * h->cols; i++)
-        h->x[h->tokens * h->cols + i] =
-            weigh(((const uint16_t *)x)[i], root, i / h->cols);
-    h->tokens += tokens;
+    fp8_to_bf16(*wide, fp8);
+    *w = *wide;
     return 0;
 }
 
-static int hessian_finish_fake(struct cuda_hessian *h, float *out, bool there,
-                               struct err *e)
+static int grid_fake(struct cuda_context *c, const struct grid_params *p,
+                     const void *w, uint32_t *meta, struct err *e)
 {
-    if (is_where(out, h->cols * (h->cols + 1) * 2, there, e) < 0)
-        return e->code;
-    fake_note("hessian", 1, h->tokens, h->cols);
-    sum(h->x, h->tokens, h->cols, out);
-    return 0;
-}
-
-static void hessian_close_fake(struct cuda_hessian *h)
-{
-    if (h)
-        free(h->x);
-    free(h);
-}
-
-/* ---- cross moments ---- */
-
-struct cuda_cross {
-    struct cross_shape shape;
-    double *sum;
-};
-
-static int cross_open_fake(struct cuda_cross **x, struct cuda_context *c,
-                           const struct cross_shape *s, struct err *e)
-{
-    (void)c;
-    *x = calloc(1, sizeof(**x));
-    if (!*x || !((*x)->sum = calloc(s->rows * s->cols, sizeof(double))))
-        return err_set(e, E_TEMP, "fake");
-    (*x)->shape = *s;
-    return 0;
-}
-
-static int cross_add_fake(struct cuda_cross *x, const void *y, const void *from,
-                          uint64_t tokens, bool there, const float *root,
-                          struct err *e)
-{
-    const uint16_t *a = y, *b = from;
-    uint64_t rows = x->shape.rows, cols = x->shape.cols;
-
-    if (is_where(y, tokens * rows * 2, there, e) < 0 ||
-        is_where(from, tokens * cols * 2, there, e) < 0)
-        return e->code;
-    for (uint64_t t = 0; t < tokens; t++)
-        for (uint64_t i = 0; i < rows; i++)
-            for (uint64_t j = 0; j < cols; j++)
-                x->sum[i * cols + j] +=
-                    (double)f32_from_bf16(weigh(a[t * rows + i], root, t)) *
-                    (double)f32_from_bf16(weigh(b[t * cols + j], root, t));
-    return 0;
-}
-
-static int cross_finish_fake(struct cuda_cross *x, double factor, float *out,
-                             bool there, struct err *e)
-{
-    if (is_where(out, x->shape.rows * x->shape.cols * 4, there, e) < 0)
-        return e->code;
-    fake_note("cross", 1, x->shape.rows, x->shape.cols);
-    for (uint64_t i = 0; i < x->shape.rows * x->shape.cols; i++)
-        out[i] = (float)(factor * x->sum[i]);
-    return 0;
-}
-
-static void cross_close_fake(struct cuda_cross *x)
-{
-    if (x)
-        free(x->sum);
-    free(x);
-}
-
-static int hessians_fake(struct cuda_context *c, uint64_t cols,
-                         const struct cuda_tokens *t, int n, struct err *e)
-{
-    (void)c;
-    fake_note("hessians", n, 0, cols);
-    for (int i = 0; i < n; i++) {
-        if (is_where(t[i].x, t[i].tokens * cols * 2, t[i].x_there, e) < 0 ||
-            is_where(t[i].h, cols * (cols + 1) * 2, t[i].h_there, e) < 0)
-            return e->code;
-        if (t[i].x_there)
-            fake_wait("hessians");
-        sum(t[i].x, t[i].tokens, cols, t[i].h);
-    }
-    return 0;
-}
-
-static int blend_fake(struct cuda_context *c, float *h, const float *prior,
-                      uint64_t cols, double own, float more, struct err *e)
-{
-    uint64_t n = cols * (cols + 1) / 2;
+    const char *grids = getenv("FAKE_CUDA_GRIDS");
+    struct grid_params q = *p;
+    void *wide;
+    int rc;
 
     (void)c;
-    fake_note("blend", prior != NULL, cols, cols);
-    if (is_where(h, n * sizeof(*h), true, e) < 0 ||
-        (prior && is_where(prior, n * sizeof(*h), true, e) < 0))
-        return e->code;
-    for (uint64_t i = 0; i < n; i++)
-        h[i] = (float)(prior ? own * h[i] + (1 - own) * prior[i] : own * h[i]);
-    for (uint64_t i = 0; !prior && i < cols; i++)
-        h[i * (i + 3) / 2] += more;
-    return 0;
-}
-
-static int put_fake(struct cuda_context *c, void *to, const void *from,
-                    size_t n, struct err *e)
-{
-    (void)c;
-    if (is_where(to, n, true, e) < 0)
-        return e->code;
-    memcpy(to, from, n);
-    return 0;
-}
-
-static int finite_fake(struct cuda_context *c, enum dtype t, const void *x,
-                       uint64_t n, uint64_t *first, struct err *e)
-{
-    float y;
-
-    (void)c;
-    *first = 0;
-    fake_wait("finite");
-    if (is_where(x, n * dtype_bits(t) / 8, true, e) < 0)
-        return e->code;
-    for (; *first < n; ++*first) {
-        (void)!to_f32(&y, (const char *)x + *first * dtype_bits(t) / 8, t, 1);
-        if (!isfinite(y))
-            break;
-    }
-    return 0;
-}
-
-static int diagonal_fake(struct cuda_context *c, const float *h, uint64_t cols,
-                         float *d, struct err *e)
-{
-    (void)c;
-    for (uint64_t i = 0; i < cols; i++)
-        d[i] = h[i * (i + 3) / 2];
-    return is_where(h, cols * (cols + 1) * 2, true, e);
+    if (p->fp8 && grids && !strcmp(grids, "no"))
+        return err_set(e, E_TEMP, "fake: out of memory");
+    rc = widen(&w, p->fp8, &wide, e);
+    q.fp8 = NULL;
+    if (rc >= 0)
+        rc = grid_cpu.search(&q, w, meta, e);
+    free(wide);
+    return rc;
 }
 
 /* ---- factors and codes ---- */
@@ -443,8 +280,14 @@ static int solve_fake(struct cuda_context *c, const struct solve_params *p,
     fake_note("solve", n, p->rows, p->cols);
     if (n % f->n)
         return err_set(e, E_DATA, "fake: %d modules, %d factors", n, f->n);
-    for (int i = 0; i < n && rc >= 0; i++)
-        rc = solve_one(p, f->hash[i / (n / f->n)], m + i, e);
+    for (int i = 0; i < n && rc >= 0; i++) {
+        void *wide;
+
+        rc = widen(&m[i].w, m[i].fp8, &wide, e);
+        if (rc >= 0)
+            rc = solve_one(p, f->hash[i / (n / f->n)], m + i, e);
+        free(wide);
+    }
     return rc;
 }
 
@@ -527,8 +370,14 @@ static int refined_fake(struct cuda_context *c, const struct refined_params *p,
         return err_set(e, E_DATA, "fake: %d modules, %d factors", n, f->n);
     if (m->fisher && most && p->solve.rows > (uint64_t)atoi(most))
         return err_set(e, E_TEMP, "fake: out of memory");
-    for (int i = 0; i < n && rc >= 0; i++)
-        rc = refine_one(p, b->starts, f, i / (n / f->n), m + i, e);
+    for (int i = 0; i < n && rc >= 0; i++) {
+        void *wide;
+
+        rc = widen(&m[i].w, m[i].fp8, &wide, e);
+        if (rc >= 0)
+            rc = refine_one(p, b->starts, f, i / (n / f->n), m + i, e);
+        free(wide);
+    }
     return rc;
 }
 
@@ -558,21 +407,9 @@ EXPORT const struct device_table forge_device_table = {
     .settle = fake_settle,
     .facts = facts,
 };
-EXPORT const struct hessian_table forge_hessian_table = {
-    .version = HESSIAN_TABLE_VERSION,
-    .open = hessian_open_fake,
-    .add = hessian_add_fake,
-    .finish = hessian_finish_fake,
-    .close = hessian_close_fake,
-    .cross_open = cross_open_fake,
-    .cross_add = cross_add_fake,
-    .cross_finish = cross_finish_fake,
-    .cross_close = cross_close_fake,
-    .batch = hessians_fake,
-    .finite = finite_fake,
-    .diagonal = diagonal_fake,
-    .blend = blend_fake,
-    .put = put_fake,
+EXPORT const struct grid_table forge_grid_table = {
+    .version = GRID_TABLE_VERSION,
+    .search = grid_fake,
 };
 EXPORT struct solve_table forge_solve_table = {
     .version = SOLVE_TABLE_VERSION,

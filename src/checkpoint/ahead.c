@@ -6,11 +6,15 @@
 #include <string.h>
 #include <time.h>
 
+#include "device/lent_fp8.h"
+
 enum {
     /* of all blocks, but for the fewest; and of those of experts */
     ROOM_BYTES = 512 << 20,
     FEWEST = 3,
-    PAUSE_NS = 1000000 /* until a block is asked for again */
+    PAUSE_NS = 1000000, /* until a block is asked for again */
+    WAIT_SECONDS = 4,   /* for what the readers tell, as the ledger waits */
+    LEAST_BLOCK = 16    /* weights of a scale in what is lent as it is stored */
 };
 
 enum fill { EMPTY, READING, READY, FAILED };
@@ -20,23 +24,25 @@ struct slot {
     enum fill fill;
     char module[MODULE_PATH_MAX];
     struct frame f; /* its data, too: the block */
+    struct lent_fp8 said;
 };
 
 struct ahead {
     struct weights_plan *plan;
     const struct weights_choice *choice;
     struct ledger *ledger;
-    /* Bytes of a block: of the largest linear, of the largest of an expert. */
-    size_t largest, expert;
-    int large, most; /* blocks of the first kind; of both */
-    bool asked;      /* whether the readers can map loans */
+    bool asked; /* whether the readers can map loans */
     pthread_t thread;
     bool running;
     pthread_mutex_t reading; /* held by who reads the checkpoint */
     pthread_mutex_t lock;
     pthread_cond_t work, news; /* for the thread; from it */
     /* under lock: */
-    bool stop, starved;  /* starved: read_next() found nothing to do */
+    bool stop, starved; /* starved: read_next() found nothing to do */
+    bool as_stored;     /* 8-bit floats are lent as they are */
+    /* Bytes of a block: of the largest linear, of the largest of an expert. */
+    size_t largest, expert;
+    int large, most; /* blocks of the first kind; of both; 0: not known yet */
     int64_t layer, next; /* the linear to be read next */
     struct slot slot[LEDGER_LEASES];
 };
@@ -93,15 +99,32 @@ static void go_to(struct ahead *a, const char *module)
     }
 }
 
-/* Bytes of the largest linear; of experts alone. */
-static size_t largest(const struct weights_plan *p, bool experts)
+/* Whether a linear is lent in 8-bit floats if the readers take them: *m is its shape. */
+static bool in_fp8(const struct ck_tensor *t, struct fp8_matrix *m)
 {
+    return checkpoint_fp8(t, m) && m->rows && m->cols &&
+           fp8_down(m) * fp8_across(m) <= m->rows * m->cols / LEAST_BLOCK;
+}
+
+/* Bytes of its block. */
+static size_t room_of(const struct ahead *a, const struct ck_tensor *t)
+{
+    struct fp8_matrix m;
+
+    return a->as_stored && in_fp8(t, &m) ? lent_fp8_bytes(&m) : t->bytes;
+}
+
+/* Bytes of the largest block; of experts alone. */
+static size_t largest(const struct ahead *a, bool experts)
+{
+    const struct weights_plan *p = a->plan;
     size_t n = 0;
 
     for (size_t i = 0; i < p->count; i++)
-        if (p->item[i].kind == WEIGHTS_LINEAR && p->item[i].t->bytes > n &&
-            (!experts || tensor_name_is_expert(p->item[i].t->name)))
-            n = p->item[i].t->bytes;
+        if (p->item[i].kind == WEIGHTS_LINEAR &&
+            (!experts || tensor_name_is_expert(p->item[i].t->name)) &&
+            room_of(a, p->item[i].t) > n)
+            n = room_of(a, p->item[i].t);
     return n;
 }
 
@@ -116,6 +139,22 @@ static bool find_room(const struct ahead *a, size_t n, void **block,
 
 /* ---- the thread ---- */
 
+static int read_block(struct ahead *a, struct slot *s,
+                      const struct ck_tensor *t, struct err *e)
+{
+    char *block = (char *)(uintptr_t)s->f.data;
+    struct fp8_matrix m;
+
+    s->f.about = 0;
+    if (!a->as_stored || !in_fp8(t, &m))
+        return checkpoint_read(a->plan->c, t, block, e);
+    s->said = lent_fp8_of(&m);
+    s->f.about = sizeof(s->said);
+    return checkpoint_read_fp8(a->plan->c, t, block,
+                               (float *)(void *)(block + lent_fp8_scales(&m)),
+                               e);
+}
+
 /* Read a linear into its slot; called with the lock, which is left meanwhile. */
 static void fill(struct ahead *a, struct slot *s, const struct ck_tensor *t)
 {
@@ -125,7 +164,7 @@ static void fill(struct ahead *a, struct slot *s, const struct ck_tensor *t)
     s->fill = READING;
     pthread_mutex_unlock(&a->lock);
     pthread_mutex_lock(&a->reading);
-    rc = checkpoint_read(a->plan->c, t, (void *)(uintptr_t)s->f.data, &none);
+    rc = read_block(a, s, t, &none);
     pthread_mutex_unlock(&a->reading);
     pthread_mutex_lock(&a->lock);
     s->fill = rc < 0 ? FAILED : READY;
@@ -164,7 +203,7 @@ static bool read_next(struct ahead *a)
     struct err none;
     void *block;
 
-    if (!found || !find_room(a, it.t->bytes, &block, &loan)) {
+    if (!found || !find_room(a, room_of(a, it.t), &block, &loan)) {
         a->next -= found; /* it is still the next one */
         a->starved = true;
         pthread_cond_broadcast(&a->news);
@@ -180,18 +219,6 @@ static bool read_next(struct ahead *a)
     return true;
 }
 
-static void *read_all(void *arg)
-{
-    struct ahead *a = arg;
-
-    pthread_mutex_lock(&a->lock);
-    while (!a->stop)
-        if (!read_next(a))
-            pause_locked(a);
-    pthread_mutex_unlock(&a->lock);
-    return NULL;
-}
-
 /* How many blocks of n bytes. */
 static int count(size_t n)
 {
@@ -200,15 +227,57 @@ static int count(size_t n)
                                             (int)(ROOM_BYTES / n);
 }
 
+static bool any_fp8(const struct weights_plan *p)
+{
+    struct fp8_matrix m;
+
+    for (size_t i = 0; i < p->count; i++)
+        if (p->item[i].kind == WEIGHTS_LINEAR && in_fp8(p->item[i].t, &m))
+            return true;
+    return false;
+}
+
+/* Set what is lent, and in which blocks: 8-bit floats as they are stored where both
+ * readers have told that they have a GPU. */
+static void plan_blocks(struct ahead *a)
+{
+    double end = seconds_now() + WAIT_SECONDS;
+    int gpu = 0, large, most;
+
+    if (any_fp8(a->plan))
+        while ((gpu = ledger_on_gpu(a->ledger)) < 0 && !a->stop &&
+               seconds_now() < end)
+            pause_locked(a);
+    a->as_stored = gpu > 0;
+    a->largest = largest(a, false);
+    a->expert = largest(a, true);
+    large = count(a->largest);
+    most = a->expert ? large + count(a->expert) : large;
+    a->large = large;
+    a->most = most < LEDGER_LEASES ? most : LEDGER_LEASES;
+}
+
+static void *read_all(void *arg)
+{
+    struct ahead *a = arg;
+
+    pthread_mutex_lock(&a->lock);
+    plan_blocks(a);
+    while (!a->stop)
+        if (!read_next(a))
+            pause_locked(a);
+    pthread_mutex_unlock(&a->lock);
+    return NULL;
+}
+
 int ahead_open(struct ahead **out, struct weights_plan *p,
                const struct weights_choice *choice, struct ledger *l,
                struct err *e)
 {
-    size_t n = largest(p, false);
     struct ahead *a;
 
     *out = NULL;
-    if (!l || !n)
+    if (!l)
         return 0;
     a = mem_zero(1, sizeof(*a), "weights", e);
     if (!a)
@@ -218,11 +287,10 @@ int ahead_open(struct ahead **out, struct weights_plan *p,
     a->ledger = l;
     /* of a share: nowhere, until a linear is named */
     a->layer = choice->shares ? p->config->n_layers : 0;
-    a->largest = n;
-    a->expert = largest(p, true);
-    a->large = count(n);
-    a->most = a->expert ? a->large + count(a->expert) : a->large;
-    a->most = a->most < LEDGER_LEASES ? a->most : LEDGER_LEASES;
+    if (!largest(a, false)) {
+        free(a);
+        return 0;
+    }
     pthread_mutex_init(&a->reading, NULL);
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->work, NULL);
@@ -283,8 +351,9 @@ static void start_at(struct ahead *a, const char *module)
     go_to(a, module);
 }
 
-/* The module's frame, when it has been read.  False: it has not. */
-static bool take(struct ahead *a, const char *module, struct frame *f)
+/* The module's frame, when it has been read, and what it says.  False: it has not. */
+static bool take(struct ahead *a, const char *module, struct frame *f,
+                 struct lent_fp8 *said)
 {
     struct slot *s;
     bool ready;
@@ -304,10 +373,13 @@ static bool take(struct ahead *a, const char *module, struct frame *f)
         go_to(a, module);
         a->next++;
     }
-    if (ready)
+    if (ready) {
         *f = s->f;
-    else if (s)
+        *said = s->said;
+        f->data = f->about ? said : NULL;
+    } else if (s) {
         ledger_return(a->ledger, &s->f.loan);
+    }
     if (s)
         s->fill = EMPTY;
     pthread_cond_signal(&a->work);
@@ -319,6 +391,7 @@ int ahead_write(struct ahead *a, const char *module, struct stream_writer *w,
                 uint64_t *bytes, struct err *e)
 {
     struct weights_item it;
+    struct lent_fp8 said;
     struct frame f;
 
     if (!a || !a->running || !stored(a, module, &it))
@@ -328,9 +401,8 @@ int ahead_write(struct ahead *a, const char *module, struct stream_writer *w,
     if (!a->asked && !ledger_lends(a->ledger, LEDGER_WEIGHTS))
         end_thread(a);
     a->asked = true;
-    if (!a->running || !take(a, module, &f))
+    if (!a->running || !take(a, module, &f, &said))
         return 0;
-    f.data = NULL;
     *bytes = f.len;
     return stream_write(w, &f, e) < 0 ? e->code : 1;
 }

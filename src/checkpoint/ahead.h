@@ -1,5 +1,6 @@
 /* ahead.h - reads the weights that forge-weights --join will write next into
- * memory that it lends to the tools behind it (device/ledger.h).
+ * memory that it lends to the tools behind it (device/ledger.h); 8-bit floats as they
+ * are stored, where these compute on a GPU (device/lent_fp8.h).
  *
  * A thread reads linears in the order of the model, as far as there is room; each
  * is taken when a Hessian names it.  Where another one is named, the thread goes

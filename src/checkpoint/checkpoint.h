@@ -18,7 +18,7 @@
 #define FORGE_CHECKPOINT_H
 
 #include "common/base.h"
-#include "common/math/dtype.h"
+#include "common/math/fp8.h"
 #include "forge_w4a16.h"
 #include "layout/int4pack.h"
 
@@ -83,6 +83,15 @@ void checkpoint_stored_name(const struct checkpoint *c, const char *name,
  * E_TEMP. */
 MUST_CHECK int checkpoint_read(struct checkpoint *c, const struct ck_tensor *t,
                                void *buf, struct err *e);
+
+/* Whether t, bf16 here, is stored as 8-bit floats with scales; then *m is its type and
+ * shape, without data and scales. */
+bool checkpoint_fp8(const struct ck_tensor *t, struct fp8_matrix *m);
+/* Read such a tensor as it is stored: codes[t->bytes / 2], and its scales as f32.
+ * E_DATA, E_IO, E_TEMP. */
+MUST_CHECK int checkpoint_read_fp8(struct checkpoint *c,
+                                   const struct ck_tensor *t, void *codes,
+                                   float *scales, struct err *e);
 
 /* Whether single rows of t can be read: it lies in its file as it is shown. */
 bool checkpoint_has_rows(const struct ck_tensor *t);

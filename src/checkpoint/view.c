@@ -10,7 +10,6 @@
 #include "checkpoint/fused.h"
 #include "checkpoint/mxfp4.h"
 #include "checkpoint/wrapped.h"
-#include "common/math/fp8.h"
 
 enum { DEFAULT_BLOCK = 128 };
 
@@ -267,16 +266,21 @@ static int read_mxfp4(struct checkpoint *c, const struct ck_entry *en,
     return r;
 }
 
+static struct fp8_matrix shape_of(const struct ck_entry *en)
+{
+    return (struct fp8_matrix){ .dtype = en->dtype,
+                                .rows = en->dims[0],
+                                .cols = en->dims[1],
+                                .block_rows = en->block_rows,
+                                .block_cols = en->block_cols };
+}
+
 /* The codes of en into data, and its scales, malloced: both are *m's. */
 static int read_fp8(struct checkpoint *c, const struct ck_entry *en, void *data,
                     struct fp8_matrix *m, struct err *e)
 {
-    *m = (struct fp8_matrix){ .dtype = en->dtype,
-                              .data = data,
-                              .rows = en->dims[0],
-                              .cols = en->dims[1],
-                              .block_rows = en->block_rows,
-                              .block_cols = en->block_cols };
+    *m = shape_of(en);
+    m->data = data;
     m->scale = read_scale(c, en, e);
     return m->scale ? checkpoint_entry(c, en, data, e) : e->code;
 }
@@ -299,6 +303,29 @@ int view_read_scaled(struct checkpoint *c, const struct ck_entry *en,
         fp8_to_f32(buf, &m);
     free((void *)m.scale);
     free(data);
+    return r;
+}
+
+bool checkpoint_fp8(const struct ck_tensor *t, struct fp8_matrix *m)
+{
+    const struct ck_entry *en = t->where;
+
+    if (!en->scale || en->mxfp4 || en->pick)
+        return false;
+    *m = shape_of(en);
+    return true;
+}
+
+int checkpoint_read_fp8(struct checkpoint *c, const struct ck_tensor *t,
+                        void *codes, float *scales, struct err *e)
+{
+    struct fp8_matrix m;
+    int r = read_fp8(c, t->where, codes, &m, e);
+
+    if (!r)
+        memcpy(scales, m.scale,
+               fp8_down(&m) * fp8_across(&m) * sizeof(*scales));
+    free((void *)m.scale);
     return r;
 }
 

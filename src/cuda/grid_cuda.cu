@@ -440,16 +440,14 @@ static int search_slices(struct cuda_context *c, const struct grid_params *p,
     int rc;
 
     most = most < p->rows ? most : p->rows;
-    if ((rc = buffer_need(c, &c->weight, most * row, e)) < 0)
-        return rc;
     for (uint64_t r = 0; r < p->rows; r += most) {
         uint64_t n = p->rows - r < most ? p->rows - r : most;
-        void *to = c->weight.data;
+        const struct weight_rows rows = { w, p->fp8, p->dtype, p->cols, r, n };
         struct grid_params part = *p;
 
         part.rows = n;
-        if ((rc = upload(c, to, (const char *)w + r * row, n * row, e)) < 0 ||
-            (rc = grid_device(c, &part, to, importance, r * p->cols,
+        if ((rc = bring_weight(c, &rows, e)) < 0 ||
+            (rc = grid_device(c, &part, c->weight.data, importance, r * p->cols,
                               (uint32_t *)c->meta.data + r * groups, e)) < 0)
             return rc;
     }

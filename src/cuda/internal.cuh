@@ -226,6 +226,21 @@ int bring_rows(struct cuda_context *c, void *to, const void *from, uint64_t n,
  * place, or in room. */
 int on_device(struct cuda_context *c, const float *from, size_t n,
               struct device_buffer *room, const float **there, struct err *e);
+/* to[n, cols] = what fp8_to_bf16() makes of rows first..first+n-1 of m, the host's; room:
+ * fp8_room() bytes of the device, aligned, as `to` is, to 64. */
+uint64_t fp8_room(const struct fp8_matrix *m, uint64_t n);
+int fp8_widen(struct cuda_context *c, const struct fp8_matrix *m,
+              uint64_t first, uint64_t n, void *to, void *room, struct err *e);
+/* c->weight = rows first..first+n-1 of W [.., cols] of dtype: of w, or widened from fp8.
+ * It may move, and has room for n rows at least. */
+struct weight_rows {
+    const void *w;
+    const struct fp8_matrix *fp8; /* NULL: w */
+    enum dtype dtype;
+    uint64_t cols, first, n;
+};
+int bring_weight(struct cuda_context *c, const struct weight_rows *r,
+                 struct err *e);
 /* Device to host; the memory is written when the call returns. */
 int download(struct cuda_context *c, void *to, const void *from, size_t n,
              struct err *e);

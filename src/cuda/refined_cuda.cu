@@ -154,20 +154,21 @@ static int load_weights(struct cuda_context *c, const struct refined_job *j,
                         const struct refined_state *s, struct err *e)
 {
     const struct solve_params *p = &j->p->solve;
-    uint64_t stride = p->cols * dtype_bits(p->dtype) / 8;
     int rc;
 
     CUDA_TRY(cudaMemsetAsync(c->bad, 0xff, sizeof(*c->bad), c->stream));
-    for (int i = 0; i < j->modules; i++)
-        if ((rc = upload(c, c->weight.data,
-                         (const char *)j->m[i].w + j->first * stride,
-                         s->rows * stride, e)) < 0 ||
+    for (int i = 0; i < j->modules; i++) {
+        const struct weight_rows rows = { j->m[i].w, j->m[i].fp8, p->dtype,
+                                          p->cols,   j->first,    s->rows };
+
+        if ((rc = bring_weight(c, &rows, e)) < 0 ||
             (rc = solve_transpose_weights(
                  c, refined_factors(j, 0), i / s->share, p->dtype,
                  { s->rows, s->pitch, s->w + refined_first(s, i, s->padded),
                    c->bad },
                  e)) < 0)
             return rc;
+    }
     return find_bad(c, j, e);
 }
 

@@ -208,11 +208,11 @@ static int load_module(struct cuda_context *c, const struct solve_params *p,
                        const struct solve_state *s, int i,
                        struct cuda_module *m, struct err *e)
 {
-    size_t bytes = p->rows * p->cols * dtype_bits(p->dtype) / 8;
+    const struct weight_rows rows = { m->w,    m->fp8, p->dtype,
+                                      p->cols, 0,      p->rows };
     size_t metas = p->rows * s->groups * sizeof(*m->meta);
-    int rc;
+    int rc = bring_weight(c, &rows, e);
 
-    rc = upload(c, c->weight.data, m->w, bytes, e);
     if (rc >= 0)
         rc = upload(c, c->packed.data, m->meta, metas, e);
     return rc < 0 ? rc : transpose_module(c, p, f, s, i, e);

@@ -47,6 +47,7 @@ struct end {
 struct link {
     struct end lender, reader;
     uint8_t probe[LOAN_HANDLE]; /* handle of the reader's test block */
+    _Atomic uint32_t on_gpu;    /* the reader computes on a GPU */
     _Atomic uint32_t leased[LEASES];
 };
 
@@ -197,6 +198,7 @@ int ledger_reads(struct ledger *l, enum ledger_link link, struct err *e)
     can = link >= LEDGER_GRIDS || /* the host's memory */
           (device_gpu() && offer_probe(k, &why) >= 0);
     l->reads[link] = true;
+    atomic_store(&k->on_gpu, device_gpu() != NULL);
     atomic_store(&k->reader.word, can ? YES : NO);
     return 0;
 }
@@ -291,8 +293,8 @@ int ledger_payload(struct ledger *l, const struct frame *f, const void **data,
     int rc = 0;
 
     *data = f->data;
-    if (f->loan.lent && !l)
-        rc = err_set(e, E_DATA, "a loan of nobody");
+    if (f->loan.lent && (!l || f->about))
+        rc = err_set(e, E_DATA, "a loan of %s", l ? "another kind" : "nobody");
     else if (f->loan.lent)
         rc = ledger_see(l, &f->loan, f->len, data, e);
     return rc < 0 ? err_prefix(e, "'%s'", f->name) : 0;
@@ -372,6 +374,21 @@ bool ledger_lends(struct ledger *l, enum ledger_link link)
     if (!l->lends[link])
         l->lends[link] = agree(l, &l->page->link[link]) ? YES : NO;
     return l->lends[link] == YES;
+}
+
+int ledger_on_gpu(const struct ledger *l)
+{
+    static const enum ledger_link readers[] = { LEDGER_GRIDS, LEDGER_WEIGHTS };
+
+    for (size_t i = 0; i < ARRAY_LEN(readers); i++) {
+        const struct link *k = &l->page->link[readers[i]];
+
+        if (atomic_load(&k->reader.word) < YES)
+            return -1;
+        if (atomic_load(&k->reader.word) == NO || !atomic_load(&k->on_gpu))
+            return 0;
+    }
+    return 1;
 }
 
 int ledger_loan(const void *block, size_t offset, struct loan *loan,

@@ -88,8 +88,8 @@ bool ledger_was_there(struct ledger *l, enum ledger_link link);
  * or is not as long; E_TEMP. */
 MUST_CHECK int ledger_see(struct ledger *l, const struct loan *loan, size_t n,
                           const void **p, struct err *e);
-/* *data: f's payload, lent in room or not.  E_DATA, also where nobody lends; E_TEMP:
- * both name f. */
+/* *data: f's payload, lent in room or not.  E_DATA, also where nobody lends, or f says
+ * more of the loan (lent_fp8.h); E_TEMP: both name f. */
 MUST_CHECK int ledger_payload(struct ledger *l, const struct frame *f,
                               const void **data, struct err *e);
 /* Copy the n bytes of a Hessian's or cross moments' loan on the device to host memory.
@@ -105,6 +105,9 @@ void ledger_return(struct ledger *l, const struct loan *loan);
 /* Whether the reader of the link can map loans, of weights both readers; the first
  * call waits for the announcement of each, at most four seconds. */
 bool ledger_lends(struct ledger *l, enum ledger_link link);
+/* Whether both readers of weights compute on a GPU: 1, 0; -1: one of them has not told
+ * yet.  From any thread. */
+int ledger_on_gpu(const struct ledger *l);
 /* *loan for memory `offset` bytes into a block made by
  * device_functions()->block(), without a lease. */
 MUST_CHECK int ledger_loan(const void *block, size_t offset, struct loan *loan,

@@ -165,12 +165,12 @@ same_hessians() { # STREAM
 }
 
 @test "a plug-in without the stage's table, or with one of another version: 69" {
-    cp "$(command -v forge-grid)" "$D/gpu-grid"
+    cp "$(command -v forge-pack)" "$D/gpu-pack"
     FAKE_CUDA_VERSION=99 run -69 --separate-stderr "$D/gpu-solve" -q \
         --device cuda --hessian "$D/h" "$D/wg"
     [[ $stderr == *"/forge-cuda.so': forge_solve_table is version 99: want "[0-9]* ]]
-    run -69 --separate-stderr "$D/gpu-grid" -q --device cuda "$D/wg"
-    [[ $stderr == *"/forge-cuda.so' has no forge_grid_table" ]]
+    run -69 --separate-stderr "$D/gpu-pack" -q --layout awq --device cuda "$D/c"
+    [[ $stderr == *"/forge-cuda.so' has no forge_pack_table" ]]
     [ ! -e log ]
 }
 

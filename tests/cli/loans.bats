@@ -156,6 +156,55 @@ fetched() {
     done
 }
 
+# fp8 FILE: how many weights (role 7) are lent as 8-bit floats, E4M3 with scales of blocks of
+# 128 x 128 (forge-stream(5)).
+fp8() {
+    python3 - "$1" <<'PYTHON'
+import re, struct, sys
+s = open(sys.argv[1], "rb").read()
+lent = 0
+for m in re.finditer(rb"\x07\x00\x03\x00\x02\x00..(?:.{8}){2}model\.layers\.[\w.]+\x0b\x00\x50\x00\x00{64}", s, re.S):
+    head = s.rindex(b"FTS1", 0, m.start())
+    meta, pad, payload = struct.unpack("<IIQ", s[head + 24:head + 40])
+    if payload:
+        said = struct.unpack("<IIQQ", s[head + 64 + meta + pad:][:payload])
+        assert said == (14, 0, 128, 128), said
+        lent += 1
+print(lent)
+PYTHON
+}
+
+@test "weights in 8-bit floats: lent as they are stored to tools with a GPU, the same codes" {
+    python3 "${PY%forward.py}moe.py" make deepseek_v3 fp8 m
+    for effort in '' '--effort default --prior 2'; do
+        export effort
+        out=bytes loop m
+        run ! grep -q '^widen ' log
+        out=lent weights=few loans=l loop m
+        same bytes lent
+        [ "$(grep -c '^widen ' log)" -gt 10 ]
+        [ "$(fp8 few)" -gt 10 ]
+        # by the CPU, where the GPU declines
+        FAKE_CUDA_GRIDS=no FAKE_CUDA_MOST=0 out=lent weights=few loans=l loop m
+        grep -q '^factors ' log
+        run ! grep -q '^widen ' log
+        [ "$(fp8 few)" -gt 10 ]
+        FAKE_CUDA_MOST=0 out=bytes loop m
+        same bytes lent
+    done
+    # one of them has no GPU
+    for solver in forge-solve gpu/forge-solve; do
+        tools=$([ $solver = forge-solve ] && echo gpu/ || echo '')
+        export effort='' solver tools
+        out=bytes loop m
+        out=lent weights=few loans=l loop m
+        same bytes lent
+        run ! grep -q '^widen ' log
+        [ "$(fp8 few)" -eq 0 ]
+        lent_rooms few 1-16 7,2
+    done
+}
+
 # codes FILE: "LENT ALL", frames of codes (role 9): as in lent_weights, of another lease.
 codes() {
     python3 - "$1" <<'PYTHON'

@@ -8,7 +8,7 @@
 #include "common/cli/tool.h"
 #include "common/math/quant.h"
 #include "device/device.h"
-#include "device/ledger.h"
+#include "device/lent_fp8.h"
 #include "gptq/grid/grid.h"
 #include "gptq/grid/grid_table.h"
 #include "gptq/hessian_file.h"
@@ -166,6 +166,7 @@ static int weight(struct run *r, const struct frame *w, struct err *e)
                        .ndim = 2,
                        .scale_dtype = p->scale_dtype };
     const struct module_grid of = grid_rules_find(&r->rules, w->name);
+    struct fp8_matrix fp8;
     const void *data;
     uint32_t *meta;
     int rc;
@@ -180,12 +181,10 @@ static int weight(struct run *r, const struct frame *w, struct err *e)
     p->dtype = w->dtype;
     f.dims[1] = quant_groups(p->cols, p->group);
     f.len = f.dims[0] * f.dims[1] * sizeof(*meta); /* groups <= weights */
-    if ((rc = ledger_payload(r->ledger, w, &data, e)) < 0 ||
-        (rc = set_importance(r, w, e)) < 0)
-        return rc;
-    meta = mem_alloc(f.len, w->name, e);
-    if (!meta)
+    if (lent_weight(r->ledger, w, &data, &fp8, e) < 0 ||
+        set_importance(r, w, e) < 0 || !(meta = mem_alloc(f.len, w->name, e)))
         return e->code;
+    p->fp8 = data ? NULL : &fp8;
     memcpy(f.name, w->name, sizeof(f.name));
     f.data = meta;
     /* search first: writing may block until forge-solve has factored H */

@@ -27,7 +27,7 @@
 #define FORGE_GRID_H
 
 #include "common/base.h"
-#include "common/math/dtype.h"
+#include "common/math/fp8.h"
 
 enum { GRID_CANDIDATES_MAX = 1024 };
 enum { GRID_CANDIDATES_FEW = 24 }; /* where grids only serve for comparison */
@@ -48,6 +48,9 @@ struct grid_params {
     enum dtype scale_dtype;  /* of the stored scales: DT_F16 or DT_BF16 */
     enum dtype dtype;        /* of W: any float type */
     const float *importance; /* c, [cols], >= 0; NULL: all 1 */
+    /* W as it is stored: it is what fp8_to_bf16() makes of this, dtype is BF16, and w is
+     * NULL.  Of the GPU, grid_search() and grid_reach(); NULL: W is at w. */
+    const struct fp8_matrix *fp8;
 };
 
 struct grid_backend {

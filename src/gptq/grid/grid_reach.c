@@ -26,8 +26,10 @@ static int check_group(const struct grid_params *p, const void *w, uint64_t row,
     for (uint64_t i = 0; i < n; i += PIECE) {
         uint64_t k = n - i < PIECE ? n - i : PIECE;
 
-        if (!to_f32(x, (const char *)w + (row * p->cols + at + i) * item,
-                    p->dtype, k))
+        if (p->fp8)
+            fp8_piece(x, p->fp8, row, at + i, k);
+        else if (!to_f32(x, (const char *)w + (row * p->cols + at + i) * item,
+                         p->dtype, k))
             return err_set(e, E_BUG, "the weight is no float");
         for (uint64_t j = 0; j < k; j++) {
             lo = fmin(lo, (double)x[j]);

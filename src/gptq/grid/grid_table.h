@@ -10,7 +10,7 @@
 #include "gptq/grid/grid.h"
 
 #define GRID_TABLE "forge_grid_table"
-enum { GRID_TABLE_VERSION = 1 };
+enum { GRID_TABLE_VERSION = 2 };
 
 struct grid_table {
     uint32_t version;

@@ -109,13 +109,13 @@ static int put_cross(struct run *r, const struct frame *f, int i, struct err *e)
     return module_batch_reads_ahead(r->batch) ? 0 : give_cross(r, e);
 }
 
-/* Solve a module that was not solved with the batch. */
-static int solve_module(struct run *r, const struct frame *w,
-                        const struct frame *meta, struct err *e)
+/* Solve frame i of the batch, *f, which was not solved with it. */
+static int solve_module(struct run *r, const struct frame *f, int i,
+                        struct err *e)
 {
     /* no overflow: less than the weight's own bytes */
-    size_t len = w->dims[0] * w->dims[1]; /* in 4 bits half of it is used */
-    struct frame grids = *meta;
+    size_t len = f->dims[0] * f->dims[1]; /* in 4 bits half of it is used */
+    struct frame grids = f[1], w;
     struct module_report report;
     uint8_t *codes = NULL;
     uint32_t *g = NULL;
@@ -124,17 +124,19 @@ static int solve_module(struct run *r, const struct frame *w,
     if (rc >= 0)
         rc = give_cross(r, e);
     if (rc >= 0)
-        codes = mem_pages(len, w->name, e);
+        rc = module_batch_fetch(r->batch, i, &w, e);
+    if (rc >= 0)
+        codes = mem_pages(len, f->name, e);
     if (codes)
-        g = mem_pages(meta->len, w->name, e);
+        g = mem_pages(grids.len, f->name, e);
     if (!g) {
         free(codes);
         return e->code;
     }
-    grids.data = memcpy(g, meta->data, meta->len);
-    rc = module_solve(r->solver, w, meta, g, codes, &report, e);
+    grids.data = memcpy(g, grids.data, grids.len);
+    rc = module_solve(r->solver, &w, f + 1, g, codes, &report, e);
     if (rc >= 0)
-        rc = put(r, w, &grids, codes, &report, e);
+        rc = put(r, &w, &grids, codes, &report, e);
     free(codes);
     free(g);
     return rc;
@@ -143,6 +145,8 @@ static int solve_module(struct run *r, const struct frame *w,
 /* Frame i of the batch. */
 static int put_other(struct run *r, const struct frame *f, int i, struct err *e)
 {
+    struct frame w;
+
     if (f->role == ROLE_CROSS)
         return put_cross(r, f, i, e);
     if (f->role == ROLE_HESSIAN) {
@@ -150,7 +154,9 @@ static int put_other(struct run *r, const struct frame *f, int i, struct err *e)
         return module_batch_reads_ahead(r->batch) ? 0 : give_hessian(r, e);
     }
     r->passed |= f->role == ROLE_WEIGHT; /* without a qmeta: not to be solved */
-    return stream_write(r->out, f, e);
+    return module_batch_fetch(r->batch, i, &w, e) < 0 ?
+               e->code :
+               stream_write(r->out, &w, e);
 }
 
 /* Handle the n frames of a batch; a module is a weight and the qmeta behind
@@ -171,7 +177,7 @@ static int put_batch(struct run *r, const struct frame *f, int n, struct err *e)
         else if (i + 1 < n && f[i].role == ROLE_WEIGHT &&
                  f[i + 1].role == ROLE_QMETA &&
                  !strcmp(f[i].name, f[i + 1].name))
-            rc = solve_module(r, &f[i], &f[i + 1], e);
+            rc = solve_module(r, &f[i], i, e);
         else {
             rc = put_other(r, &f[i], i, e);
             progress_step(&r->progress, f[i].name, f[i].len);

@@ -35,8 +35,13 @@ struct origin {
 struct place {
     struct loan loan;   /* to be returned with the batch; lent 0: none */
     const void *device; /* a loan's payload, mapped; NULL: it is at data */
-    bool kept;          /* for the next batch */
+    struct fp8_matrix
+        fp8;   /* of a weight lent in 8-bit floats; data NULL: not */
+    bool kept; /* for the next batch */
 };
+
+/* What module_batch_fetch() has room for: moments of each kind, and these. */
+enum { FETCHED_HESSIAN = COMPANIONS, FETCHED_WEIGHT, FETCHED };
 
 struct module_batch {
     const struct module_params *params;
@@ -56,8 +61,8 @@ struct module_batch {
     struct member *member; /* [n], by the index of the weight's frame */
     uint8_t *codes;        /* and the grids of the refined solver behind each */
     size_t codes_cap;
-    void *fetched[1 + COMPANIONS]; /* module_batch_fetch(): Hessian, moments */
-    size_t fetched_cap[1 + COMPANIONS];
+    void *fetched[FETCHED];
+    size_t fetched_cap[FETCHED];
 };
 
 int module_batch_open(struct module_batch **out, const struct module_params *p,
@@ -240,6 +245,7 @@ static bool add_module(struct module_batch *t, struct member *m,
 {
     const struct frame *w = m->weight, *meta = w + 1;
     struct origin o = { .hessian = h };
+    const struct place *at = &t->place[w - t->frame];
     struct solve_params shape;
     struct solve_input *in;
     struct err none;
@@ -266,7 +272,8 @@ static bool add_module(struct module_batch *t, struct member *m,
     m->linear = in->n++;
     in->linear[m->linear].params = shape;
     in->linear[m->linear].module = w->name;
-    in->linear[m->linear].w = w->data;
+    in->linear[m->linear].w = at->fp8.data ? NULL : w->data;
+    in->linear[m->linear].fp8 = at->fp8.data ? &at->fp8 : NULL;
     in->linear[m->linear].meta = meta->data;
     in->linear[m->linear].codes = to;
     in->linear[m->linear].grids = (uint32_t *)(void *)(to + code_bytes(w));
@@ -390,13 +397,16 @@ static void return_loans(struct module_batch *t, bool all)
         }
 }
 
-/* Map a frame's loan.  In the host's memory: the frame gets its data. */
+/* Map a frame's loan.  In the host's memory: the frame gets its data, but of 8-bit
+ * floats. */
 static int map_loan(struct module_batch *t, struct frame *f, struct place *p,
                     struct err *e)
 {
     int rc = 0;
 
     *p = (struct place){ .loan = f->loan };
+    if ((rc = lent_fp8(t->ledger, f, &p->fp8, e)))
+        return rc < 0 ? rc : 0;
     if (f->loan.lent == LENT_HOST &&
         (f->role == ROLE_WEIGHT || f->role == ROLE_HESSIAN ||
          f->role == ROLE_CROSS)) {
@@ -444,19 +454,22 @@ static int check_lender(struct module_batch *t, struct err *e)
 int module_batch_fetch(struct module_batch *t, int i, struct frame *f,
                        struct err *e)
 {
+    const struct fp8_matrix *fp8 = &t->place[i].fp8;
     struct err none;
-    int k = t->frame[i].role == ROLE_HESSIAN ?
-                COMPANIONS :
-                module_cross_kind(&t->frame[i], &none);
+    int k = t->frame[i].role == ROLE_HESSIAN ? FETCHED_HESSIAN :
+            fp8->data                        ? FETCHED_WEIGHT :
+                        module_cross_kind(&t->frame[i], &none);
 
     *f = t->frame[i];
     if (!f->loan.lent)
         return 0;
     if (k < 0)
         return err_set(e, E_BUG, "'%s': is lent", f->name);
-    if (mem_reserve(&t->fetched[k], &t->fetched_cap[k], f->len, "solve", e) <
-            0 ||
-        ledger_copy(t->ledger, &f->loan, t->fetched[k], f->len, e) < 0)
+    if (mem_reserve(&t->fetched[k], &t->fetched_cap[k], f->len, "solve", e) < 0)
+        return e->code;
+    if (fp8->data)
+        fp8_to_bf16(t->fetched[k], fp8);
+    else if (ledger_copy(t->ledger, &f->loan, t->fetched[k], f->len, e) < 0)
         return e->code;
     f->data = t->fetched[k];
     f->loan.lent = 0;
@@ -493,6 +506,7 @@ int module_batch_next(struct module_batch *t, const struct frame **frame,
             return e->code;
         keep_ends(t);
     } else { /* the input ended behind a weight: it has no qmeta */
+        t->place[0] = t->place[t->waits - t->frame];
         t->frame[0] = *t->waits;
         t->waits = NULL;
         t->n = 1;

@@ -8,7 +8,7 @@
 #ifndef FORGE_MODULE_BATCH_H
 #define FORGE_MODULE_BATCH_H
 
-#include "device/ledger.h"
+#include "device/lent_fp8.h"
 #include "gptq/solve/module.h"
 
 struct module_batch;
@@ -27,7 +27,8 @@ MUST_CHECK int module_batch_open(struct module_batch **t,
  * Hessian frames marked ancillary were read from the file of Hessians.  A
  * weight at the end of a batch is held back and comes first in the next one, in
  * front of its qmeta.  With prefetching, a batch's last Hessian comes again in
- * the next batch, and Hessians and cross moments may be loans. */
+ * the next batch, and Hessians and cross moments may be loans, as weights in 8-bit
+ * floats are. */
 MUST_CHECK int module_batch_next(struct module_batch *t,
                                  const struct frame **frame, int *n,
                                  struct err *e);
@@ -37,8 +38,8 @@ MUST_CHECK int module_batch_next(struct module_batch *t,
 const uint8_t *module_batch_codes(const struct module_batch *t, int i,
                                   struct frame *grids,
                                   const struct module_report **report);
-/* *f = frame i with its payload in the host's memory, valid until the next call.
- * E_DATA: its lender is dead; E_TEMP, E_DEVICE. */
+/* *f = frame i with its payload in the host's memory, valid until the next call for one
+ * of its kind; weights of 8-bit floats as bf16.  E_DATA: its lender is dead; E_TEMP, E_DEVICE. */
 MUST_CHECK int module_batch_fetch(struct module_batch *t, int i,
                                   struct frame *f, struct err *e);
 /* Whether this run prefetches and solves batches at all. */

@@ -16,7 +16,7 @@
 #define FORGE_SOLVE_H
 
 #include "common/base.h"
-#include "common/math/dtype.h"
+#include "common/math/fp8.h"
 #include "gptq/solve/factor.h"
 
 /* A new member must be implemented by the plug-in (src/cuda), or be declined in
@@ -129,8 +129,11 @@ struct solve_input {
     struct fishers *fishers; /* rows together, or NULL (fishers.h) */
     struct {
         struct solve_params params;
-        const char *module;         /* its name, with fishers */
-        const void *w;              /* [rows, cols] of params.dtype */
+        const char *module; /* its name, with fishers */
+        const void *w;      /* [rows, cols] of params.dtype */
+        /* W as it is stored, of a batch on the GPU: it is what fp8_to_bf16() makes of
+         * this, params.dtype is BF16, and w is NULL; NULL: W is at w. */
+        const struct fp8_matrix *fp8;
         const uint32_t *meta;       /* [rows, ceil(cols/group)] */
         uint8_t *codes;             /* out: [rows, cols / 2] */
         struct solve_result result; /* out, of plain GPTQ */

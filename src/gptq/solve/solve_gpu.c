@@ -129,6 +129,7 @@ static int run_shape(struct batch *b, int j, uint32_t *done, struct err *e)
 
         b->module[i] =
             (struct cuda_module){ .w = in->linear[at[i % sets]].w,
+                                  .fp8 = in->linear[at[i % sets]].fp8,
                                   .meta = in->linear[at[i % sets]].meta,
                                   .codes = in->linear[at[i % sets]].codes };
     }
@@ -215,6 +216,7 @@ static int refine_shape(struct batch *b, int j, uint32_t *done, struct err *e)
         memcpy(in->linear[k].grids, in->linear[k].meta,
                metas * sizeof(*in->linear[k].grids));
         b->refined[i] = (struct cuda_refined){ .w = in->linear[k].w,
+                                               .fp8 = in->linear[k].fp8,
                                                .meta = in->linear[k].grids,
                                                .codes = in->linear[k].codes,
                                                .output = in->linear[k].output };

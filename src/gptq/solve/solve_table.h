@@ -11,7 +11,7 @@
 #include "gptq/solve/solve.h"
 
 #define SOLVE_TABLE "forge_solve_table"
-enum { SOLVE_TABLE_VERSION = 6 };
+enum { SOLVE_TABLE_VERSION = 7 };
 
 struct cuda_factors;
 struct refined_params; /* solve_refined.h */
@@ -39,17 +39,19 @@ struct cuda_matrix {
 
 /* One weight matrix of solve()'s batch. */
 struct cuda_module {
-    const void *w;              /* [rows, cols] of params.dtype */
-    const uint32_t *meta;       /* [rows, ceil(cols/group)] */
-    uint8_t *codes;             /* out: [rows, cols / 2] */
-    struct solve_result result; /* out */
+    const void *w;                /* [rows, cols] of params.dtype */
+    const struct fp8_matrix *fp8; /* as struct solve_input has it */
+    const uint32_t *meta;         /* [rows, ceil(cols/group)] */
+    uint8_t *codes;               /* out: [rows, cols / 2] */
+    struct solve_result result;   /* out */
 };
 
 /* One weight matrix of a batch for solve_refined(). */
 struct cuda_refined {
-    const void *w;  /* [rows, cols] of params.solve.dtype */
-    uint32_t *meta; /* in and out, see refined_solve() */
-    uint8_t *codes; /* out: [rows, cols / 2] */
+    const void *w;                /* [rows, cols] of params.solve.dtype */
+    const struct fp8_matrix *fp8; /* as struct solve_input has it */
+    uint32_t *meta;               /* in and out, see refined_solve() */
+    uint8_t *codes;               /* out: [rows, cols / 2] */
     /* As refined_params has them, output of all or of none; it is the host's, or
      * the device's. */
     const float *output;
@@ -89,7 +91,8 @@ struct solve_table {
     int (*solve_refined)(struct cuda_context *c, const struct refined_params *p,
                          const struct refined_hessian *b,
                          struct cuda_refined *m, int n, struct err *e);
-    /* m's codes rounded to nearest, equal to the CPU's to the bit; no result. */
+    /* m's codes rounded to nearest, equal to the CPU's to the bit; no result, and no
+     * fp8. */
     int (*nearest)(struct cuda_context *c, const struct solve_params *p,
                    struct cuda_module *m, struct err *e);
 };
