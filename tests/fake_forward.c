@@ -91,6 +91,22 @@ static int fake_codes(struct cuda_context *c, const struct forward_codes *a,
     return rc;
 }
 
+static int fake_fp8(struct cuda_context *c, const struct fp8_matrix *m,
+                    void **w, struct err *e)
+{
+    void *host = mem_pages(m->rows * m->cols * 2, "fake", e);
+    int rc = host ? 0 : e->code;
+
+    fake_note("widen", 0, m->rows, m->cols);
+    if (host)
+        fp8_to_bf16(host, m);
+    if (host)
+        rc = fake_weight(c, DT_BF16, (int64_t)m->rows, (int64_t)m->cols, host,
+                         w, e);
+    free(host);
+    return rc;
+}
+
 /* The CPU's, of codes that are copied to memory of the device. */
 struct cuda_w4 {
     struct forge_w4a16 *w;
@@ -552,6 +568,7 @@ const struct forward_table forge_forward_table = {
     .zero = fake_zero,
     .weight = fake_weight,
     .codes = fake_codes,
+    .fp8 = fake_fp8,
     .linear = fake_linear,
     .drop = fake_drop,
     .norm = fake_norm,

@@ -136,6 +136,10 @@ MUST_CHECK int checkpoint_linear(struct checkpoint *c, const char *module,
 MUST_CHECK int checkpoint_linear_bf16(struct checkpoint *c, const char *module,
                                       uint16_t **w, uint64_t *rows,
                                       uint64_t *cols, struct err *e);
+/* A linear that is stored as 8-bit floats with scales, as it is.  1: *m has it, and
+ * data and scale are malloced; 0: it is stored otherwise; E_DATA, E_IO, E_TEMP. */
+MUST_CHECK int checkpoint_linear_fp8(struct checkpoint *c, const char *module,
+                                     struct fp8_matrix *m, struct err *e);
 /* A sample of rows: n of them, of which the i-th is (i / run) step + i % run. */
 struct ck_rows {
     uint64_t n, run, step;

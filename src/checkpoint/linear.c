@@ -215,6 +215,29 @@ int checkpoint_linear_bf16(struct checkpoint *c, const char *module,
     return r;
 }
 
+int checkpoint_linear_fp8(struct checkpoint *c, const char *module,
+                          struct fp8_matrix *m, struct err *e)
+{
+    const struct ck_tensor *t;
+    struct err none;
+    float *scale;
+    void *codes;
+
+    t = find_weight(c, module, &none); /* or it is stored in 4 bits */
+    if (!t || !checkpoint_fp8(t, m))
+        return 0;
+    codes = mem_pages(m->rows * m->cols, t->name, e);
+    scale = mem_alloc(fp8_down(m) * fp8_across(m) * sizeof(*scale), t->name, e);
+    if (!codes || !scale || checkpoint_read_fp8(c, t, codes, scale, e)) {
+        free(codes);
+        free(scale);
+        return e->code;
+    }
+    m->data = codes;
+    m->scale = scale;
+    return 1;
+}
+
 static int shape_differs(const char *module, struct err *e)
 {
     return err_set(e, E_DATA, "'%s' has another shape than in the source",

@@ -52,6 +52,38 @@ static int place_codes(struct cuda_context *c, const struct forward_codes *a,
     return 0;
 }
 
+/* In slices of rows, which pass through c->codes. */
+static int place_fp8(struct cuda_context *c, const struct fp8_matrix *m,
+                     uint16_t *w, struct err *e)
+{
+    enum { SLICE_CODES = 16 << 20 };
+    uint64_t most = SLICE_CODES / m->cols + 1;
+
+    most = most < m->rows ? most : m->rows;
+    for (uint64_t r = 0; r < m->rows; r += most) {
+        uint64_t n = m->rows - r < most ? m->rows - r : most;
+        int rc;
+
+        if ((rc = buffer_need(c, &c->codes, fp8_room(m, n), e)) < 0 ||
+            (rc = fp8_widen(c, m, r, n, w + r * m->cols, c->codes.data, e)) < 0)
+            return rc;
+    }
+    return 0;
+}
+
+int forward_fp8(struct cuda_context *c, const struct fp8_matrix *m, void **w,
+                struct err *e)
+{
+    bool spilled;
+    int rc = forward_alloc(c, w, m->rows * m->cols * 2, false, &spilled, e);
+
+    if (rc >= 0 && (rc = place_fp8(c, m, (uint16_t *)*w, e)) < 0) {
+        forward_release(c, *w);
+        *w = NULL;
+    }
+    return rc;
+}
+
 int forward_codes(struct cuda_context *c, const struct forward_codes *a,
                   void **w, struct err *e)
 {

@@ -132,6 +132,8 @@ static inline bool aligned_rows(const T *p, int64_t n, int64_t ld)
 int forward_alloc(struct cuda_context *c, void **p, size_t n, bool spill,
                   bool *spilled, struct err *e);
 void forward_release(struct cuda_context *c, void *p);
+int forward_fp8(struct cuda_context *c, const struct fp8_matrix *m, void **w,
+                struct err *e);
 int forward_codes(struct cuda_context *c, const struct forward_codes *a,
                   void **w, struct err *e);
 /* Pinned memory of the host, zeroed, which forward_table.release() frees. */

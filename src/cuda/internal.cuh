@@ -227,7 +227,8 @@ int bring_rows(struct cuda_context *c, void *to, const void *from, uint64_t n,
 int on_device(struct cuda_context *c, const float *from, size_t n,
               struct device_buffer *room, const float **there, struct err *e);
 /* to[n, cols] = what fp8_to_bf16() makes of rows first..first+n-1 of m, the host's; room:
- * fp8_room() bytes of the device, aligned, as `to` is, to 64. */
+ * fp8_room() bytes of the device, aligned to 64; `to` is to 16 where cols are a multiple of
+ * 16. */
 uint64_t fp8_room(const struct fp8_matrix *m, uint64_t n);
 int fp8_widen(struct cuda_context *c, const struct fp8_matrix *m,
               uint64_t first, uint64_t n, void *to, void *room, struct err *e);

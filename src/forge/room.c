@@ -66,7 +66,8 @@ static double parts_states(const struct request *r)
 }
 
 /* Weights that forge-weights reads ahead (checkpoint/ahead.c): 16 at most, within
- * 512 MiB or three of the largest. */
+ * 512 MiB or three of the largest; 8-bit floats as bf16, which readers without a GPU
+ * get. */
 static double ahead_bytes(const struct plan *p)
 {
     return fmax((double)p->layer_bytes,

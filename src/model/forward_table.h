@@ -14,12 +14,12 @@
 #define FORGE_FORWARD_TABLE_H
 
 #include "arch/config.h"
-#include "common/math/dtype.h"
+#include "common/math/fp8.h"
 #include "device/plugin.h"
 #include "forge_w4a16.h"
 
 #define FORWARD_TABLE "forge_forward_table"
-enum { FORWARD_TABLE_VERSION = 7 };
+enum { FORWARD_TABLE_VERSION = 8 };
 
 /* RMS norm: out[rows, n] = w * x / rms(x) for rows of n elements, leading
  * dimension ld. */
@@ -205,6 +205,10 @@ struct forward_table {
      * multiple of 8. */
     int (*codes)(struct cuda_context *c, const struct forward_codes *a,
                  void **w, struct err *e);
+
+    /* The same of 8-bit floats, the host's: the bf16 that fp8_to_bf16() makes. */
+    int (*fp8)(struct cuda_context *c, const struct fp8_matrix *m, void **w,
+               struct err *e);
 
     /* A 4-bit linear in 4 bits, from the host's tensors of any layout. */
     int (*linear)(struct cuda_context *c, const struct forge_w4a16_linear *l,

@@ -64,7 +64,9 @@ struct loaded {
     struct ck_words words;      /* of them, until they are placed there */
     struct forward_codes codes; /* 4-bit weights for a device, until they are
                                  * placed; nibbles NULL: w */
-    float *bias;                /* [rows] f32, or NULL */
+    struct fp8_matrix fp8; /* 8-bit floats for a device, until they are placed,
+                            * data and scale malloced; data NULL: w */
+    float *bias;           /* [rows] f32, or NULL */
     const struct model *placed; /* w, on_device and bias are in its device
                                  * memory; NULL: the host's */
 };
@@ -156,6 +158,7 @@ MUST_CHECK int model_read_linear(struct model *m, const struct quantized *codes,
                                  struct loaded *l, struct err *e);
 MUST_CHECK int loaded_place(struct model *m, struct loaded *l, struct err *e);
 void loaded_release(struct loaded *l);
+void loaded_release_fp8(struct loaded *l); /* l->fp8 alone */
 /* Address of element i of p. */
 static inline void *state_at(void *p, enum dtype t, int64_t i)
 {

@@ -65,13 +65,35 @@ int model_weight(struct model *m, const char *module, int64_t rows,
     return rc;
 }
 
-/* Load linear l->of from the checkpoint, as 4-bit codes if it is stored so. */
+/* Load linear l->of for a device that widens it.  1; 0: it is stored otherwise. */
+static int load_fp8(struct model *m, struct loaded *l, struct err *e)
+{
+    const struct linear *k = &l->of;
+    int rc = m->on && m->bf16 ?
+                 checkpoint_linear_fp8(m->ck, k->module, &l->fp8, e) :
+                 0;
+
+    if (rc <= 0) {
+        l->fp8.data = NULL;
+        return rc;
+    }
+    return model_check_shape(k->module, l->fp8.rows, l->fp8.cols, k->rows,
+                             k->cols, e) < 0 ?
+               e->code :
+               1;
+}
+
+/* Load linear l->of from the checkpoint, as 4-bit codes if it is stored so, and for a
+ * device as 8-bit floats. */
 static int load_stored(struct model *m, struct loaded *l, struct err *e)
 {
     const struct linear *k = &l->of;
     struct ck_words *w = &l->words;
-    int rc = checkpoint_words(m->ck, k->module, w, e);
+    int rc = load_fp8(m, l, e);
 
+    if (rc)
+        return rc < 0 ? rc : 0;
+    rc = checkpoint_words(m->ck, k->module, w, e);
     if (rc < 0)
         return rc;
     if (!rc)
@@ -139,6 +161,7 @@ void loaded_release(struct loaded *l)
     }
     forge_w4a16_release(l->q);
     ck_words_release(&l->words);
+    loaded_release_fp8(l);
     l->w = NULL;
     l->q = NULL;
     l->on_device = NULL;

@@ -99,6 +99,14 @@ int product_pack(const struct model *m, int64_t rows, int64_t cols, void **w,
     return 0;
 }
 
+void loaded_release_fp8(struct loaded *l)
+{
+    free((void *)(uintptr_t)l->fp8.data);
+    free((void *)(uintptr_t)l->fp8.scale);
+    l->fp8.data = NULL;
+    l->fp8.scale = NULL;
+}
+
 int loaded_place(struct model *m, struct loaded *l, struct err *e)
 {
     void *host = l->w;
@@ -115,12 +123,15 @@ int loaded_place(struct model *m, struct loaded *l, struct err *e)
         rc = m->on->linear(m->context, &l->words.of, &l->on_device, e);
     else if (l->codes.nibbles)
         rc = m->on->codes(m->context, &l->codes, &l->w, e);
+    else if (l->fp8.data)
+        rc = m->on->fp8(m->context, &l->fp8, &l->w, e);
     else
         rc = m->on->weight(m->context, m->dtype, l->of.rows, l->of.cols, host,
                            &l->w, e);
     if (rc < 0 && l->words.codes)
         err_prefix(e, "'%.200s'", l->of.module);
     ck_words_release(&l->words);
+    loaded_release_fp8(l);
     l->codes.nibbles = NULL;
     free(host);
     if (rc < 0)

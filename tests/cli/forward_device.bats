@@ -54,6 +54,24 @@ every_family() { # TOOL: what it puts out is the CPU's, with room on the device 
     every_family forge-gradient
 }
 
+@test "weights in 8-bit floats cross as they are stored, in bf16 alone: what is put out is the CPU's" {
+    for storage in fp8 fp8-ct-channel fp8-tensor fused-fp8; do
+        rm -rf m
+        python3 "${PY%forward.py}moe.py" make deepseek_v3 $storage m
+        for tool in forge-calib forge-gradient; do
+            $tool -q --dtype bf16 m t.fts >cpu.fts
+            gpu/$tool -q --dtype bf16 --device cuda m t.fts >gpu.fts
+            cmp cpu.fts gpu.fts
+            [ "$(grep -c '^widen 0 ' log)" -gt 10 ]
+            rm log
+            $tool -q --dtype f32 m t.fts >cpu.fts
+            gpu/$tool -q --dtype f32 --device cuda m t.fts >gpu.fts
+            cmp cpu.fts gpu.fts
+            [ ! -e log ]
+        done
+    done
+}
+
 loop() { # CALIB OPTION...: to codes.fts, what forge-calib put out to seen.fts
     rm -f back
     mkfifo back

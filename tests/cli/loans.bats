@@ -179,15 +179,15 @@ PYTHON
     for effort in '' '--effort default --prior 2'; do
         export effort
         out=bytes loop m
-        run ! grep -q '^widen ' log
+        run ! grep -q '^widen 1 ' log
         out=lent weights=few loans=l loop m
         same bytes lent
-        [ "$(grep -c '^widen ' log)" -gt 10 ]
+        [ "$(grep -c '^widen 1 ' log)" -gt 10 ]
         [ "$(fp8 few)" -gt 10 ]
         # by the CPU, where the GPU declines
         FAKE_CUDA_GRIDS=no FAKE_CUDA_MOST=0 out=lent weights=few loans=l loop m
         grep -q '^factors ' log
-        run ! grep -q '^widen ' log
+        run ! grep -q '^widen 1 ' log
         [ "$(fp8 few)" -gt 10 ]
         FAKE_CUDA_MOST=0 out=bytes loop m
         same bytes lent
@@ -199,7 +199,7 @@ PYTHON
         out=bytes loop m
         out=lent weights=few loans=l loop m
         same bytes lent
-        run ! grep -q '^widen ' log
+        run ! grep -q '^widen 1 ' log
         [ "$(fp8 few)" -eq 0 ]
         lent_rooms few 1-16 7,2
     done

@@ -195,6 +195,37 @@ static inline void *weights(enum dtype t, size_t n)
     return to;
 }
 
+/* A matrix of 8-bit floats, finite ones, in blocks of 128 x 128, as weights() are; and its
+ * bf16.  free() both, and its data and scale. */
+static inline struct fp8_matrix random_fp8(enum dtype t, uint64_t rows,
+                                           uint64_t cols, uint16_t **bf16)
+{
+    struct fp8_matrix m = { .dtype = t,
+                            .rows = rows,
+                            .cols = cols,
+                            .block_rows = 128,
+                            .block_cols = 128 };
+    uint8_t *codes = room(rows * cols), most = t == DT_F8_E4M3 ? 0x7e : 0x5f;
+    size_t n = fp8_down(&m) * fp8_across(&m);
+    float *scale = room(n * sizeof(*scale));
+
+    for (uint64_t i = 0; i < rows * cols; i++)
+        codes[i] = (uint8_t)((rnd() & 0x80) | rnd() % (most + 1u));
+    for (size_t i = 0; i < n; i++)
+        scale[i] = 0.0005f * (float)exp(normal());
+    m.data = codes;
+    m.scale = scale;
+    *bf16 = room(rows * cols * 2);
+    fp8_to_bf16(*bf16, &m);
+    return m;
+}
+
+static inline void free_fp8(struct fp8_matrix *m)
+{
+    free((void *)(uintptr_t)m->data);
+    free((void *)(uintptr_t)m->scale);
+}
+
 /* Factor i as the CPU's solver takes it. */
 static inline struct factor *host_factor(const struct cuda_factors *from, int i,
                                          const struct cuda_matrix *m,

@@ -15,7 +15,8 @@ struct made {
     struct refined_params p;
     float *h, *drift, *output, *target; /* target: room for it, or NULL */
     void *w;
-    uint32_t *nearest; /* grids of round-to-nearest */
+    const struct fp8_matrix *fp8; /* w as the GPU gets it; or NULL */
+    uint32_t *nearest;            /* grids of round-to-nearest */
     struct refined_hessian gpu, cpu;
 };
 
@@ -84,7 +85,8 @@ static inline struct outcome solve(const struct made *m, bool on_gpu,
     p.sweeps = sweeps;
     memcpy(o.meta, m->nearest, metas);
     if (on_gpu) {
-        struct cuda_refined x = { .w = m->w,
+        struct cuda_refined x = { .w = m->fp8 ? NULL : m->w,
+                                  .fp8 = m->fp8,
                                   .meta = o.meta,
                                   .codes = o.codes,
                                   .output = m->output,

@@ -90,9 +90,89 @@ static void test_codes(enum dtype t, enum dtype scale, int64_t rows,
     free(got);
 }
 
+/* The bits of a scale: some subnormal, infinite, NaN, 0 or negative. */
+static float any_scale(void)
+{
+    static const uint32_t special[] = { 0x7f800000, 0x7f812345, 0xffc00001,
+                                        0,          0x80000000, 1 };
+    uint32_t kind = (uint32_t)(rnd() % 16), u;
+    float x;
+
+    u = kind < ARRAY_LEN(special) ? special[kind] :
+        kind < 8                  ? (uint32_t)rnd() & 0x007fffff :
+        kind < 10 ? 0x80000000 | (uint32_t)(rnd() % 0x7f800000) :
+                    (uint32_t)(rnd() % 0x7f800000);
+    memcpy(&x, &u, sizeof(x));
+    return x;
+}
+
+/* Weights from 8-bit floats of all codes: fp8.h's bf16, to the bit, but for which of two
+ * NaN goes on. */
+static void test_fp8(enum dtype t, uint64_t rows, uint64_t cols,
+                     uint64_t block_rows, uint64_t block_cols)
+{
+    struct fp8_matrix m = { .dtype = t,
+                            .rows = rows,
+                            .cols = cols,
+                            .block_rows = block_rows,
+                            .block_cols = block_cols };
+    uint64_t n = rows * cols, blocks = fp8_down(&m) * fp8_across(&m), bad = 0;
+    uint16_t *want = room(n * 2), *got = room(n * 2);
+    float *scale = room(blocks * sizeof(*scale)), value;
+    uint8_t *codes = room(n);
+    void *w;
+
+    for (uint64_t i = 0; i < n; i++)
+        codes[i] = (uint8_t)(i < 256 ? i : rnd() >> 9);
+    for (uint64_t i = 0; i < blocks; i++)
+        scale[i] = any_scale();
+    m.data = codes;
+    m.scale = scale;
+    fp8_to_bf16(want, &m);
+    OK(table[GPU]->fp8(gpu, &m, &w, e));
+    OK(table[GPU]->get(gpu, got, w, n * 2, e));
+    table[GPU]->release(gpu, w);
+    for (uint64_t i = 0; i < n; i++) {
+        float s = scale[i / cols / block_rows * fp8_across(&m) +
+                        i % cols / block_cols];
+
+        CHECK(to_f32(&value, codes + i, t, 1));
+        if (got[i] != want[i] && !(isnan(s) && isnan(value)) && !bad++)
+            fprintf(stderr, "code %02x, scale %a: want %04x, got %04x\n",
+                    codes[i], (double)s, want[i], got[i]);
+    }
+    printf("%s [%d, %d]: %d of %d differ\n", dtype_name(t), (int)rows,
+           (int)cols, (int)bad, (int)n);
+    CHECK(!bad);
+    free(want);
+    free(got);
+    free(scale);
+    free(codes);
+}
+
+static void test_all_fp8(bool small)
+{
+    for (int i = 0; i < 2; i++) {
+        enum dtype t = i ? DT_F8_E5M2 : DT_F8_E4M3;
+
+        test_fp8(t, 200, 336, 128, 128);
+        test_fp8(t, 131, 333, 128, 128);
+        test_fp8(t, 64, 64, 1, 64);
+        test_fp8(t, 50, 70, 7, 1);
+        test_fp8(t, 50, 96, 50, 96);
+        test_fp8(t, 33, 80, 16, 24);
+        test_fp8(t, 9, 5, 128, 128);
+        if (!small) { /* in several slices, which end within blocks */
+            test_fp8(t, 5000, 7168, 128, 128);
+            test_fp8(t, 2100, 16001, 128, 128);
+        }
+    }
+}
+
 int main(int argc, char **argv)
 {
     twins_open(argc, argv);
+    test_all_fp8(argc > 3);
     for (int i = 0; i < 2; i++) {
         enum dtype t = i ? DT_F32 : DT_BF16;
 

@@ -84,6 +84,48 @@ static void check_not_finite(void)
     CHECK(!strcmp(e.msg, "row 3: input 17 is not finite"));
 }
 
+/* 8-bit floats give the grids of their bf16; also in slices that end within blocks, in a
+ * context of little memory. */
+static size_t check_fp8(enum dtype t, uint64_t cols, struct cuda_context *c)
+{
+    struct grid_params p = { .rows = 300,
+                             .cols = cols,
+                             .group = 128,
+                             .symmetric = true,
+                             .search = GRID_LP,
+                             .norm = 2.4,
+                             .candidates = 20,
+                             .scale_dtype = DT_F16,
+                             .dtype = DT_BF16 };
+    uint64_t n = p.rows * quant_groups(p.cols, p.group);
+    uint32_t *want = room(n * 4), *got = room(n * 4);
+    uint16_t *w;
+    struct fp8_matrix m = random_fp8(t, p.rows, p.cols, &w);
+    size_t wrong = 0;
+
+    OK(grid_cpu.search(&p, w, want, e));
+    p.fp8 = &m;
+    OK(grid_functions()->search(c, &p, NULL, got, e));
+    for (uint64_t i = 0; i < n; i++)
+        wrong += want[i] != got[i];
+    printf("%s [300, %d]: %zu grids differ\n", dtype_name(t), (int)cols, wrong);
+    free_fp8(&m);
+    free(w);
+    free(want);
+    free(got);
+    return wrong;
+}
+
+static size_t check_all_fp8(void)
+{
+    struct cuda_context *little;
+
+    OK(device->open(&little, 0, 1 << 20, e));
+    return check_fp8(DT_F8_E4M3, 552, gpu) + check_fp8(DT_F8_E5M2, 608, gpu) +
+           check_fp8(DT_F8_E4M3, 552, little) +
+           check_fp8(DT_F8_E4M3, 608, little);
+}
+
 /* PLUG-IN SEED small: bf16 weights, groups of 32 alone */
 int main(int argc, char **argv)
 {
@@ -124,6 +166,7 @@ int main(int argc, char **argv)
                 free(x);
             }
     check_not_finite();
+    wrong += check_all_fp8();
     printf("%zu searches of %d x %d weights: %zu grids differ\n", runs, ROWS,
            COLS, wrong);
     return wrong != 0;

@@ -237,6 +237,54 @@ static void check_batches(const struct made *m, int sweeps)
     outcome_free(&a);
 }
 
+/* The same codes and grids of both. */
+static void check_same(const struct made *m, struct outcome *a,
+                       struct outcome *b)
+{
+    const struct solve_params *p = &m->p.solve;
+
+    CHECK(!memcmp(a->codes, b->codes, p->rows * p->cols / 2));
+    CHECK(!memcmp(a->meta, b->meta,
+                  p->rows * quant_groups(p->cols, p->group) * 4));
+    outcome_free(a);
+    outcome_free(b);
+}
+
+/* Weights in 8-bit floats give what their bf16 give, with room for all rows and for
+ * half of them. */
+static void check_fp8(void)
+{
+    const struct refined_params p = { .solve = { 300, 1024, 128, 4, DT_BF16,
+                                                 DT_F16, false, false },
+                                      .block = { true, true, 12, DT_F16 },
+                                      .sweeps = 2 };
+    float *h = make_hessian(p.solve.cols);
+    struct made m = make(&p, h, NOT);
+    struct cuda_context *small;
+    struct outcome a, b;
+    struct fp8_matrix x;
+    uint16_t *w;
+
+    free(m.w);
+    free(m.nearest);
+    x = random_fp8(DT_F8_E4M3, p.solve.rows, p.solve.cols, &w);
+    m.w = w;
+    m.nearest = grids(&p.solve, w, true);
+    open_hessians(&m, 1);
+    OK(device->open(&small, 0, 15 * 320 * p.solve.cols, e));
+    for (int i = 0; i < 2; i++) {
+        m.fp8 = NULL;
+        a = solve(&m, true, p.sweeps, i ? small : gpu);
+        m.fp8 = &x;
+        b = solve(&m, true, p.sweeps, i ? small : gpu);
+        check_same(&m, &a, &b);
+    }
+    close_hessians(&m);
+    made_free(&m);
+    free_fp8(&x);
+    free(h);
+}
+
 static void check(const struct refined_params *p, int starts, enum moved moved,
                   bool batches)
 {
@@ -320,6 +368,7 @@ int main(int argc, char **argv)
     gpu_open(argc, argv, &solve_plugin);
     for (size_t i = 0; i < n && i < ARRAY_LEN(cases); i++)
         check(&cases[i].p, cases[i].starts, cases[i].moved, cases[i].batches);
+    check_fp8();
     printf("%llu of %llu codes differ\n", (unsigned long long)total_differ,
            (unsigned long long)total_codes);
     CHECK(n < ARRAY_LEN(cases) || total_differ <= total_codes / 100);
