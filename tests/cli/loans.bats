@@ -176,7 +176,7 @@ PYTHON
 
 @test "weights in 8-bit floats: lent as they are stored to tools with a GPU, the same codes" {
     python3 "${PY%forward.py}moe.py" make deepseek_v3 fp8 m
-    for effort in '' '--effort default --prior 2'; do
+    for effort in '--method rtn' '' '--effort default --prior 2'; do
         export effort
         out=bytes loop m
         run ! grep -q '^widen 1 ' log
@@ -184,6 +184,7 @@ PYTHON
         same bytes lent
         [ "$(grep -c '^widen 1 ' log)" -gt 10 ]
         [ "$(fp8 few)" -gt 10 ]
+        [ "$effort" != '--method rtn' ] || continue
         # by the CPU, where the GPU declines
         FAKE_CUDA_GRIDS=no FAKE_CUDA_MOST=0 out=lent weights=few loans=l loop m
         grep -q '^factors ' log
@@ -192,6 +193,8 @@ PYTHON
         FAKE_CUDA_MOST=0 out=bytes loop m
         same bytes lent
     done
+    run -65 --separate-stderr bash -o pipefail -c 'cat few | gpu/forge-grid -q --loans new | cat >/dev/null'
+    [[ $stderr == *"a loan of what is not there" ]]
     # one of them has no GPU
     for solver in forge-solve gpu/forge-solve; do
         tools=$([ $solver = forge-solve ] && echo gpu/ || echo '')

@@ -368,7 +368,8 @@ int main(int argc, char **argv)
     gpu_open(argc, argv, &solve_plugin);
     for (size_t i = 0; i < n && i < ARRAY_LEN(cases); i++)
         check(&cases[i].p, cases[i].starts, cases[i].moved, cases[i].batches);
-    check_fp8();
+    if (n >= ARRAY_LEN(cases))
+        check_fp8();
     printf("%llu of %llu codes differ\n", (unsigned long long)total_differ,
            (unsigned long long)total_codes);
     CHECK(n < ARRAY_LEN(cases) || total_differ <= total_codes / 100);
