@@ -61,7 +61,7 @@ static int run(struct settings *s, struct gradient *g,
         stream_open(in, s->input, &expect, e) < 0 ||
         batch_reader_open(&g->batches, *in, g->m, -1, NULL, g->out, e) < 0)
         return e->code;
-    if ((lacks = model_lacks(model_config(g->m), 0)))
+    if ((lacks = model_gradient_lacks(model_config(g->m), 0)))
         return err_set(e, E_CONFIG,
                        "%s has %s: its gradients are not supported",
                        model_config(g->m)->family->model_type, lacks);

@@ -447,7 +447,7 @@ static int open_all(struct run *r, struct err *e)
 
     if (store_fill(&r->s, g->batches, e) < 0)
         return e->code;
-    lacks = model_lacks(c, store_longest(&r->s));
+    lacks = model_gradient_lacks(c, store_longest(&r->s));
     if (lacks)
         return err_set(e, E_CONFIG,
                        "%s has %s: its gradients are not supported",

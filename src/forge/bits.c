@@ -167,7 +167,7 @@ static int find_gradients(const struct job *j, bool *are, struct err *e)
 
     if (model_config_read(&c, j->model, e) < 0)
         return e->code;
-    *are = !model_lacks(&c, j->seqlen);
+    *are = !model_gradient_lacks(&c, j->seqlen);
     model_config_release(&c);
     return 0;
 }

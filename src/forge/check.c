@@ -133,12 +133,13 @@ static int check_family(const struct job *j, struct err *e)
 
     if (rc)
         return rc;
-    lacks = model_lacks(&c, j->seqlen);
+    lacks = model_gradient_lacks(&c, j->seqlen);
     if (job_fisher(j) && lacks)
         rc = err_set(e, E_CONFIG,
                      "--effort best: %s has %s, whose gradients are not "
                      "supported: the default effort is",
                      c.family->model_type, lacks);
+    lacks = model_device_lacks(&c, j->seqlen);
     if (!rc && cuda && lacks && j->method == METHOD_GPTQ)
         rc = err_set(e, E_DEVICE,
                      "--device cuda: %s has %s, which layers on a GPU do not "

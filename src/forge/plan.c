@@ -344,7 +344,7 @@ static void add_states(struct plan *p, const struct model_config *m)
             p->expert_mid_bytes = experts_mid_bytes(m, sizeof(uint16_t));
         }
     p->expert_pass_bytes = experts_pass_bytes(m, sizeof(uint16_t));
-    p->device_lacks = model_lacks(m, 1) != NULL;
+    p->device_lacks = model_device_lacks(m, 1) != NULL;
 }
 
 int plan_model(struct plan *p, const char *dir, const struct grid_rules *grids,

@@ -123,7 +123,7 @@ int device_fits(const struct forward_table *on, struct cuda_context *c,
 
 int model_check_lacks(const struct model *m, int64_t tokens, struct err *e)
 {
-    const char *lacks = model_lacks(&m->config, tokens);
+    const char *lacks = model_device_lacks(&m->config, tokens);
 
     return lacks ? err_set(e, E_CONFIG,
                            "cuda: layers of %s have %s, which is not supported "

@@ -72,7 +72,7 @@ static int64_t widest(const struct model_config *c)
 int model_check_length(const struct model *m, int64_t length, struct err *e)
 {
     const struct model_config *c = &m->config;
-    const char *lacks = m->on ? model_lacks(c, length) : NULL;
+    const char *lacks = m->on ? model_device_lacks(c, length) : NULL;
 
     if (lacks)
         return err_set(e, E_CONFIG,
