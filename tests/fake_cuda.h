@@ -9,6 +9,8 @@
 struct err;
 struct forward_route;
 struct forward_sums;
+struct forward_gate_heads;
+struct forward_recur;
 
 struct cuda_context {
     uint64_t memory; /* that may be held; 0: any */
@@ -41,6 +43,11 @@ int fake_must_own(const void *p, size_t n, const char *what, struct err *e);
 /* Sums of a router, whose weights are f32, as many tokens at a time as on the CPU;
  * forward_table.route(). */
 int fake_router_sums(const struct forward_sums *a, struct err *e);
+/* forward_table.gate_heads(), forward_table.recur(). */
+int fake_gate_heads(struct cuda_context *c, const struct forward_gate_heads *a,
+                    struct err *e);
+int fake_recur(struct cuda_context *c, const struct forward_recur *a,
+               struct err *e);
 int fake_route(struct cuda_context *c, const struct forward_route *a,
                struct err *e);
 /* Zeroed memory that is noted as spilled. */

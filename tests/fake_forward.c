@@ -352,33 +352,35 @@ static void grow(const struct forward_attend *a)
     }
 }
 
-/* h's rows without gaps between them, if there are any; *room: their memory,
- * free() it. */
-static int close_gaps(enum dtype t, struct forward_heads *h, int64_t rows,
-                      int64_t n, void **room, struct err *e)
+/* h's heads, n of dim elements, without gaps between them, if there are any; *room:
+ * their memory, free() it. */
+static int close_gaps(const struct forward_attend *a, struct forward_heads *h,
+                      int64_t rows, int64_t n, void **room, struct err *e)
 {
+    int64_t dim = a->head_dim;
+
     *room = NULL;
-    if (h->row == n)
+    if (h->row == n * dim && h->head == dim)
         return 0;
-    *room = mem_pages(bytes_of(t, rows, n), "fake", e);
-    for (int64_t i = 0; *room && i < rows; i++)
-        memcpy((char *)*room + bytes_of(t, i, n),
-               (const char *)h->p + bytes_of(t, i, h->row), bytes_of(t, 1, n));
-    h->p = *room;
-    h->row = n;
+    *room = mem_pages(bytes_of(a->dtype, rows, n * dim), "fake", e);
+    for (int64_t i = 0; *room && i < rows * n; i++)
+        memcpy((char *)*room + bytes_of(a->dtype, i, dim),
+               (const char *)h->p +
+                   bytes_of(a->dtype, 1, i / n * h->row + i % n * h->head),
+               bytes_of(a->dtype, 1, dim));
+    *h = (struct forward_heads){ *room, n * dim, dim };
     return *room ? 0 : e->code;
 }
 
 static int attend_heads(struct forward_attend a, struct err *e)
 {
-    int64_t kv = a.n_kv_heads * a.head_dim;
     void *q, *k = NULL, *v = NULL;
-    int rc = close_gaps(a.dtype, &a.q, a.rows, a.n_heads * a.head_dim, &q, e);
+    int rc = close_gaps(&a, &a.q, a.rows, a.n_heads, &q, e);
 
     if (rc >= 0 && !a.tail.p)
-        rc = close_gaps(a.dtype, &a.k, a.past + a.rows, kv, &k, e);
+        rc = close_gaps(&a, &a.k, a.past + a.rows, a.n_kv_heads, &k, e);
     if (rc >= 0 && !a.tail.p)
-        rc = close_gaps(a.dtype, &a.v, a.past + a.rows, kv, &v, e);
+        rc = close_gaps(&a, &a.v, a.past + a.rows, a.n_kv_heads, &v, e);
     if (rc >= 0)
         rc = a.past ? attend_behind(&a, e) : attend_whole(&a, e);
     free(q);
@@ -576,6 +578,8 @@ const struct forward_table forge_forward_table = {
     .sums = fake_sums,
     .route = fake_route,
     .attend = fake_attend,
+    .gate_heads = fake_gate_heads,
+    .recur = fake_recur,
     .gate = fake_gate,
     .pair = fake_pair,
     .add = fake_add,

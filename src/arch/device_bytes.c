@@ -3,6 +3,29 @@
 
 #include <math.h>
 
+/* Bytes that linear attention takes beside the linears that are listed: gates, with
+ * their weights, and what forward_table.recur() works with. */
+static double delta_bytes(const struct model_config *c, double item)
+{
+    const struct delta *d = &c->delta;
+    bool each = c->family->delta == DELTA_CHANNELS;
+    double keys = (double)d->k_heads * (double)d->k_dim,
+           channels = 2 * keys + (double)d->v_heads * (double)d->v_dim,
+           h = (double)c->hidden_size, heads = (double)d->v_heads;
+    double weights = 2 * heads * h, rows = 2 * heads, decays = heads;
+
+    if (each) {
+        weights = 2 * (double)d->k_dim * (h + keys) + heads * h;
+        rows = 2 * keys + fmax((double)d->k_dim, heads);
+        decays = keys;
+    }
+    if (c->family->delta == DELTA_MAMBA)
+        weights = rows = 0;
+    return (weights + BATCH_ROWS * rows) * item +
+           sizeof(float) * (channels * (double)d->kernel +
+                            BATCH_ROWS * (channels + decays + heads));
+}
+
 static double layer_bytes(const struct model_config *c, int64_t layer,
                           double item)
 {
@@ -28,7 +51,8 @@ static double layer_bytes(const struct model_config *c, int64_t layer,
     }
     rows += 2.0 * (double)widest;
     return (weights + BATCH_ROWS * rows) * item +
-           BATCH_ROWS * 2.0 * sizeof(float) * (double)widest;
+           BATCH_ROWS * 2.0 * sizeof(float) * (double)widest +
+           (model_layer_linear(c, layer) ? delta_bytes(c, item) : 0);
 }
 
 double layers_device_bytes(const struct model_config *c, size_t item)

@@ -10,10 +10,10 @@
 typedef __nv_bfloat16 bf16;
 
 /* The forward pass's buffers: sums of products, x widened to f32, what a router
- * works with, the table of rows of the last forward_attend(), and a counter of its
- * jobs.  One per process. */
+ * works with, the table of rows of the last forward_attend(), a counter of its jobs,
+ * and what linear attention works with.  One per process. */
 struct forward_state {
-    struct device_buffer sums, widened, routed, table, taken;
+    struct device_buffer sums, widened, routed, table, taken, recurs;
     void *table_host; /* copy of the table's content */
     size_t table_bytes;
 };
@@ -154,6 +154,12 @@ int forward_route(struct cuda_context *c, const struct forward_route *a,
                   struct err *e);
 int forward_attend(struct cuda_context *c, const struct forward_attend *a,
                    struct err *e);
+
+/* E_BUG: keys are wider than HEAD_DIM_MAX. */
+int forward_recur(struct cuda_context *c, const struct forward_recur *a,
+                  struct err *e);
+int forward_gate_heads(struct cuda_context *c,
+                       const struct forward_gate_heads *a, struct err *e);
 
 /* A block of consecutive queries of a sequence. */
 struct attend_block {

@@ -129,10 +129,8 @@ const struct model_config *generator_config(const struct generator *g)
 
 int generator_begin(struct generator *g, int64_t tokens, struct err *e)
 {
-    if (g->cache && tokens <= g->cache_tokens) {
-        kv_cache_clear(g->cache);
-        return 0;
-    }
+    if (g->cache && tokens <= g->cache_tokens)
+        return kv_cache_clear(g->cache, e);
     kv_cache_release(g->cache);
     g->cache = NULL;
     if (kv_cache_create(&g->cache, g->m, tokens, e) < 0)

@@ -380,19 +380,13 @@ static void rotate_queries(const struct job *j, const struct block *b,
     }
 }
 
-/* out[v_dim] *= sigmoid(g), g behind the head's query. */
-static void gate_row(const struct job *j, int64_t row, int64_t head, float *out)
+void attention_gate(const struct model *m, const void *g, int64_t n, float *out)
 {
-    const struct model *m = j->l->m;
-    int64_t d = m->config.head_dim;
-    float g[HEAD_DIM_MAX];
+    float by[HEAD_DIM_MAX];
 
-    (void)!to_f32(g,
-                  (const char *)head_of(m, &j->from_q, row, head) +
-                      (size_t)d * m->size,
-                  m->dtype, (size_t)d);
-    for (int64_t i = 0; i < d; i++) {
-        float s = 1 / (1 + expf(-g[i]));
+    (void)!to_f32(by, g, m->dtype, (size_t)n);
+    for (int64_t i = 0; i < n; i++) {
+        float s = 1 / (1 + expf(-by[i]));
 
         if (m->bf16) {
             out[i] = f32_from_bf16(bf16_from_f32(out[i]));
@@ -400,6 +394,15 @@ static void gate_row(const struct job *j, int64_t row, int64_t head, float *out)
         }
         out[i] *= s;
     }
+}
+
+/* The gates of a head, behind its query. */
+static const void *gate_of(const struct job *j, int64_t row, int64_t head)
+{
+    const struct model *m = j->l->m;
+
+    return (const char *)head_of(m, &j->from_q, row, head) +
+           (size_t)m->config.head_dim * m->size;
 }
 
 /* One block of queries of one head. */
@@ -440,7 +443,8 @@ static void attend(const struct job *j, const struct block *b, int64_t head)
         int64_t v = c->v_dim, to = ((b->row + i) * c->n_heads + head) * v;
 
         if (c->family->attention_gate)
-            gate_row(j, b->row + i, head, out + i * j->padded);
+            attention_gate(m, gate_of(j, b->row + i, head), v,
+                           out + i * j->padded);
         if (m->bf16)
             m->k->store_bf16(out + i * j->padded, NULL, v,
                              (uint16_t *)j->out + to);

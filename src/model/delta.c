@@ -35,6 +35,14 @@ int64_t delta_cached(const struct delta *d)
 
 /* ---- loading ---- */
 
+int delta_vector(struct layer *l, const char *part, int64_t n, float **v,
+                 struct err *e)
+{
+    return layer_vector(l, part, n, v, e) < 0 ?
+               e->code :
+               model_place(l->m, (void **)v, (size_t)n * sizeof(**v), e);
+}
+
 /* The filters of q, k and v are tensors of their own. */
 static int load_filters(struct layer *l, struct delta_weights *w, struct err *e)
 {
@@ -48,12 +56,17 @@ static int load_filters(struct layer *l, struct delta_weights *w, struct err *e)
         float *v = NULL;
 
         snprintf(name, sizeof(name), "self_attn.%s_conv1d.weight", names[i]);
-        if (layer_vector(l, name, n, &v, e) < 0)
+        if (layer_vector(l, name, n, &v, e) < 0) {
+            free(w->filter);
+            w->filter = NULL;
             return e->code;
+        }
         memcpy(w->filter + (int64_t)i * n, v, (size_t)n * sizeof(*v));
         free(v);
     }
-    return w->filter ? 0 : e->code;
+    return !w->filter ? e->code :
+                        model_place(l->m, (void **)&w->filter,
+                                    3 * (size_t)n * sizeof(float), e);
 }
 
 /* Kimi Delta Attention. */
@@ -65,9 +78,9 @@ static int load_channels(struct layer *l, struct delta_weights *w,
     int64_t h = l->m->config.hidden_size, all = d->k_heads * d->k_dim;
 
     if (load_filters(l, w, e) < 0 ||
-        layer_vector(l, "self_attn.A_log", d->k_heads, &w->decay, e) < 0 ||
-        layer_vector(l, "self_attn.dt_bias", all, &w->shift, e) < 0 ||
-        layer_vector(l, "self_attn.o_norm.weight", d->v_dim, &w->norm, e) < 0)
+        delta_vector(l, "self_attn.A_log", d->k_heads, &w->decay, e) < 0 ||
+        delta_vector(l, "self_attn.dt_bias", all, &w->shift, e) < 0 ||
+        delta_vector(l, "self_attn.o_norm.weight", d->v_dim, &w->norm, e) < 0)
         return e->code;
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         bool second = i % 2;
@@ -91,11 +104,11 @@ int delta_load(struct layer *l, struct err *e)
     if (w && l->m->config.family->delta == DELTA_CHANNELS)
         return load_channels(l, w, e);
     if (!w ||
-        layer_vector(l, "linear_attn.conv1d.weight", channels_of(d) * d->kernel,
+        delta_vector(l, "linear_attn.conv1d.weight", channels_of(d) * d->kernel,
                      &w->filter, e) < 0 ||
-        layer_vector(l, "linear_attn.A_log", d->v_heads, &w->decay, e) < 0 ||
-        layer_vector(l, "linear_attn.dt_bias", d->v_heads, &w->shift, e) < 0 ||
-        layer_vector(l, "linear_attn.norm.weight", d->v_dim, &w->norm, e) < 0)
+        delta_vector(l, "linear_attn.A_log", d->v_heads, &w->decay, e) < 0 ||
+        delta_vector(l, "linear_attn.dt_bias", d->v_heads, &w->shift, e) < 0 ||
+        delta_vector(l, "linear_attn.norm.weight", d->v_dim, &w->norm, e) < 0)
         return e->code;
     if (l->m->config.family->delta == DELTA_FUSED)
         return layer_linear(l, "linear_attn.in_proj_ba", 2 * d->v_heads, h,
@@ -107,7 +120,7 @@ int delta_load(struct layer *l, struct err *e)
                             &w->gates[1], e);
 }
 
-void delta_release(struct delta_weights *w)
+void delta_release(const struct model *m, struct delta_weights *w)
 {
     if (!w)
         return;
@@ -115,24 +128,19 @@ void delta_release(struct delta_weights *w)
     loaded_release(&w->gates[1]);
     for (size_t i = 0; i < ARRAY_LEN(w->pairs); i++)
         loaded_release(&w->pairs[i]);
-    free(w->filter);
-    free(w->decay);
-    free(w->shift);
-    free(w->norm);
+    model_free(m, w->filter);
+    model_free(m, w->decay);
+    model_free(m, w->shift);
+    model_free(m, w->norm);
     free(w);
 }
 
-/* ---- running ---- */
+/* ---- the heads, on the host ---- */
 
 struct job {
-    const struct layer *l;
-    const struct state *s;
-    struct delta d;
+    const struct model *m;
+    const struct forward_recur *a;
     struct conv conv;
-    struct place q, k, v, z, b, a; /* heads: key heads */
-    const void *in;                /* [rows, H] */
-    float *cache; /* this layer's part of the KV cache, or NULL */
-    void *out;
 };
 
 /* x[n] *= scale / sqrt(x x + 1e-6) */
@@ -151,26 +159,27 @@ static void normalize(float *x, int64_t n, float scale)
 static void put_out(const struct job *j, int64_t row, int64_t v, const void *z,
                     float *o)
 {
-    const struct model *m = j->l->m;
-    int64_t n = j->d.v_dim, to = (row * j->d.v_heads + v) * n;
+    const struct model *m = j->m;
+    const float *w = j->a->norm;
+    int64_t n = j->a->of.v_dim, to = (row * j->a->of.v_heads + v) * n;
+    bool channels = j->a->form == DELTA_CHANNELS;
     float gate[HEAD_DIM_MAX], sum = 0, scale;
 
     (void)!to_f32(gate, z, m->dtype, (size_t)n);
     for (int64_t i = 0; i < n; i++) {
-        o[i] = model_rounded(j->l->m, o[i]);
+        o[i] = model_rounded(m, o[i]);
         sum += o[i] * o[i];
     }
-    scale = 1 / sqrtf(sum / (float)n + (float)m->config.rms_eps);
-    for (int64_t i = 0; i < n && m->config.family->delta == DELTA_CHANNELS; i++)
-        o[i] *= scale * j->l->delta->norm[i] / (1 + expf(-gate[i]));
-    for (int64_t i = 0; i < n && m->config.family->delta != DELTA_CHANNELS; i++)
-        o[i] = model_rounded(j->l->m, model_rounded(j->l->m, o[i] * scale) *
-                                          j->l->delta->norm[i]) *
+    scale = 1 / sqrtf(sum / (float)n + (float)j->a->eps);
+    for (int64_t i = 0; i < n && channels; i++)
+        o[i] *= scale * w[i] / (1 + expf(-gate[i]));
+    for (int64_t i = 0; i < n && !channels; i++)
+        o[i] = model_rounded(m, model_rounded(m, o[i] * scale) * w[i]) *
                (gate[i] / (1 + expf(-gate[i])));
     if (m->bf16)
-        m->k->store_bf16(o, NULL, n, (uint16_t *)j->out + to);
+        m->k->store_bf16(o, NULL, n, (uint16_t *)j->a->out + to);
     else
-        m->k->store_f32(o, NULL, n, (float *)j->out + to);
+        m->k->store_f32(o, NULL, n, (float *)j->a->out + to);
 }
 
 /* decay[k_dim] of value head i of a key head: exp(-exp(A_log) softplus(a)), one for
@@ -178,17 +187,16 @@ static void put_out(const struct job *j, int64_t row, int64_t v, const void *z,
 static void find_decay(const struct job *j, int64_t row, int64_t head,
                        int64_t i, float *decay)
 {
-    const struct delta_weights *w = j->l->delta;
-    const struct delta *d = &j->d;
-    const struct model *m = j->l->m;
-    bool each = m->config.family->delta == DELTA_CHANNELS;
+    const struct delta *d = &j->a->of;
+    const struct model *m = j->m;
+    bool each = j->a->form == DELTA_CHANNELS;
     int64_t h = head * (d->v_heads / d->k_heads) + i, n = each ? d->k_dim : 1;
-    const char *a = place_at(m, &j->a, row, head);
-    float rate = -expf(w->decay[h]);
+    const char *a = place_at(m, &j->a->a, row, head);
+    float rate = -expf(j->a->decay[h]);
 
     (void)!to_f32(decay, a + (size_t)i * m->size, m->dtype, (size_t)n);
     for (int64_t k = 0; k < n; k++) {
-        float x = decay[k] + w->shift[h * n + k];
+        float x = decay[k] + j->a->shift[h * n + k];
 
         decay[k] = expf(rate * (x > 20 ? x : log1pf(expf(x))));
     }
@@ -200,15 +208,15 @@ static void find_decay(const struct job *j, int64_t row, int64_t head,
 static void step(const struct job *j, int64_t row, int64_t head, float *q,
                  float *k, const float *v, float *S)
 {
-    const struct model *m = j->l->m;
-    const struct delta *d = &j->d;
+    const struct model *m = j->m;
+    const struct delta *d = &j->a->of;
     int64_t each = d->v_heads / d->k_heads;
 
     normalize(q, d->k_dim, 1 / sqrtf((float)d->k_dim));
     normalize(k, d->k_dim, 1);
     for (int64_t i = 0; i < each; i++) {
         int64_t h = head * each + i;
-        float b = place_number(m, &j->b, row, head, i);
+        float b = place_number(m, &j->a->b, row, head, i);
         float o[HEAD_DIM_MAX], decay[HEAD_DIM_MAX];
         struct recurrence r = { .S = S + i * d->k_dim * d->v_dim,
                                 .q = q,
@@ -224,7 +232,7 @@ static void step(const struct job *j, int64_t row, int64_t head, float *q,
         find_decay(j, row, head, i, decay);
         m->k->recur(&r);
         put_out(j, row, h,
-                (const char *)place_at(m, &j->z, row, head) +
+                (const char *)place_at(m, &j->a->z, row, head) +
                     (size_t)(i * d->v_dim) * m->size,
                 o);
     }
@@ -235,18 +243,19 @@ static int run_head(const void *ctx, int64_t sequence, int64_t head,
                     struct err *e)
 {
     const struct job *j = ctx;
-    const struct delta *d = &j->d;
+    const struct forward_recur *a = j->a;
+    const struct delta *d = &a->of;
     int64_t each = d->v_heads / d->k_heads, kd = d->k_dim, vd = each * d->v_dim;
-    int64_t first = j->s->first[sequence], keys = d->k_heads * kd;
-    int64_t rows = j->s->first[sequence + 1] - first, kernel = d->kernel;
+    int64_t first = a->first[sequence], keys = d->k_heads * kd;
+    int64_t rows = a->first[sequence + 1] - first, kernel = d->kernel;
     float *room = scratch_thread(
         (size_t)((kernel + 1) * (2 * kd + vd) + kd * vd) * sizeof(*room), e);
     struct conv_stream s[3] = {
-        { &j->q, head, head * kd, kd, NULL, NULL },
-        { &j->k, head, keys + head * kd, kd, NULL, NULL },
-        { &j->v, head, 2 * keys + head * vd, vd, NULL, NULL },
+        { &a->q, head, head * kd, kd, NULL, NULL },
+        { &a->k, head, keys + head * kd, kd, NULL, NULL },
+        { &a->v, head, 2 * keys + head * vd, vd, NULL, NULL },
     };
-    float *S = j->cache ? j->cache + head * kd * vd : NULL;
+    float *S = a->states ? a->states + head * kd * vd : NULL;
 
     if (!room)
         return e->code;
@@ -268,111 +277,161 @@ static int run_head(const void *ctx, int64_t sequence, int64_t head,
     return 0;
 }
 
+int delta_heads(const struct model *m, const struct forward_recur *a,
+                struct err *e)
+{
+    struct job j = { .m = m,
+                     .a = a,
+                     .conv = { .m = m,
+                               .filter = a->filter,
+                               .bias = a->bias,
+                               .kernel = a->of.kernel,
+                               .channels = channels_of(&a->of),
+                               .old = a->old } };
+
+    return each_part(a->n_sequences, a->of.k_heads, run_head, &j, e);
+}
+
 /* ---- the linears ---- */
 
-static int multiply(const struct job *j, const struct loaded *l, const void *x,
-                    struct buffer *to, struct err *e)
+/* What is done to a batch. */
+struct mixing {
+    struct layer *l;
+    const struct state *s;
+    const void *in; /* [rows, H] */
+    struct forward_recur a;
+};
+
+static int multiply(const struct mixing *x, const struct loaded *w,
+                    const void *in, struct buffer *to, struct err *e)
 {
-    return product_into(to, j->l->m, l, x, j->s->rows, "linear attention", e);
+    return product_into(to, x->l->m, w, in, x->s->rows, "linear attention", e);
+}
+
+/* Heads from element `at` of rows of p on. */
+static struct forward_heads heads_at(const struct model *m,
+                                     const struct buffer *b, int64_t row,
+                                     int64_t head, int64_t at)
+{
+    return (struct forward_heads){ (char *)b->p + (size_t)at * m->size, row,
+                                   head };
 }
 
 /* One linear for q, k, v, z, and one for b, a, each by key heads. */
-static void find_fused(struct job *j)
+static void find_fused(struct mixing *x)
 {
-    struct model *m = j->l->m;
-    const struct delta *d = &j->d;
+    const struct model *m = x->l->m;
+    const struct delta *d = &x->a.of;
     int64_t each = d->v_heads / d->k_heads, vd = each * d->v_dim;
     int64_t head = 2 * (d->k_dim + vd), row = head * d->k_heads;
 
-    j->q = (struct place){ m->q.p, row, head, 0 };
-    j->k = (struct place){ m->q.p, row, head, d->k_dim };
-    j->v = (struct place){ m->q.p, row, head, 2 * d->k_dim };
-    j->z = (struct place){ m->q.p, row, head, 2 * d->k_dim + vd };
-    j->b = (struct place){ m->key.p, 2 * d->v_heads, 2 * each, 0 };
-    j->a = (struct place){ m->key.p, 2 * d->v_heads, 2 * each, each };
+    x->a.q = heads_at(m, &m->q, row, head, 0);
+    x->a.k = heads_at(m, &m->q, row, head, d->k_dim);
+    x->a.v = heads_at(m, &m->q, row, head, 2 * d->k_dim);
+    x->a.z = heads_at(m, &m->q, row, head, 2 * d->k_dim + vd);
+    x->a.b = heads_at(m, &m->key, 2 * d->v_heads, 2 * each, 0);
+    x->a.a = heads_at(m, &m->key, 2 * d->v_heads, 2 * each, each);
 }
 
-static void find_split(struct job *j)
+static void find_split(struct mixing *x)
 {
-    struct model *m = j->l->m;
-    const struct delta *d = &j->d;
+    const struct model *m = x->l->m;
+    const struct delta *d = &x->a.of;
     int64_t each = d->v_heads / d->k_heads, vd = each * d->v_dim;
     int64_t keys = d->k_heads * d->k_dim, row = channels_of(d);
 
-    j->q = (struct place){ m->q.p, row, d->k_dim, 0 };
-    j->k = (struct place){ m->q.p, row, d->k_dim, keys };
-    j->v = (struct place){ m->q.p, row, vd, 2 * keys };
-    j->z = (struct place){ m->value.p, d->v_heads * d->v_dim, vd, 0 };
-    j->b = (struct place){ m->key.p, d->v_heads, each, 0 };
-    j->a = (struct place){ m->latent.p, d->v_heads, each, 0 };
+    x->a.q = heads_at(m, &m->q, row, d->k_dim, 0);
+    x->a.k = heads_at(m, &m->q, row, d->k_dim, keys);
+    x->a.v = heads_at(m, &m->q, row, vd, 2 * keys);
+    x->a.z = heads_at(m, &m->value, d->v_heads * d->v_dim, vd, 0);
+    x->a.b = heads_at(m, &m->key, d->v_heads, each, 0);
+    x->a.a = heads_at(m, &m->latent, d->v_heads, each, 0);
 }
 
 /* DELTA_CHANNELS: a and z by way of k_dim numbers. */
-static int project_channels(struct job *j, struct err *e)
+static int project_channels(struct mixing *x, struct err *e)
 {
-    struct model *m = j->l->m;
-    const struct layer *l = j->l;
+    struct model *m = x->l->m;
+    const struct delta_weights *w = x->l->delta;
     struct buffer *to[] = { &m->q, &m->key, &m->value };
     struct buffer *wide[] = { &m->keys, &m->values };
-    struct place *of[] = { &j->q, &j->k, &j->v }, *gate[] = { &j->a, &j->z };
-    int64_t n = j->d.k_dim, row = j->d.k_heads * n;
+    struct forward_heads *of[] = { &x->a.q, &x->a.k, &x->a.v };
+    struct forward_heads *gate[] = { &x->a.a, &x->a.z };
+    int64_t n = x->a.of.k_dim, row = x->a.of.k_heads * n;
 
     for (int i = 0; i < 3; i++) {
-        if (multiply(j, &l->part[PART_Q + i], j->in, to[i], e) < 0)
+        if (multiply(x, &x->l->part[PART_Q + i], x->in, to[i], e) < 0)
             return e->code;
-        *of[i] = (struct place){ to[i]->p, row, n, 0 };
+        *of[i] = heads_at(m, to[i], row, n, 0);
     }
     for (int i = 0; i < 2; i++) {
-        const struct loaded *pair = l->delta->pairs + 2 * i;
-
-        if (multiply(j, pair, j->in, &m->latent, e) < 0 ||
-            multiply(j, pair + 1, m->latent.p, wide[i], e) < 0)
+        if (multiply(x, &w->pairs[2 * i], x->in, &m->latent, e) < 0 ||
+            multiply(x, &w->pairs[2 * i + 1], m->latent.p, wide[i], e) < 0)
             return e->code;
-        *gate[i] = (struct place){ wide[i]->p, row, n, 0 };
+        *gate[i] = heads_at(m, wide[i], row, n, 0);
     }
-    if (multiply(j, &l->delta->gates[0], j->in, &m->latent, e) < 0)
+    if (multiply(x, &w->gates[0], x->in, &m->latent, e) < 0)
         return e->code;
-    j->b = (struct place){ m->latent.p, j->d.k_heads, 1, 0 };
+    x->a.b = heads_at(m, &m->latent, x->a.of.k_heads, 1, 0);
     return 0;
 }
 
-static int project(struct job *j, struct err *e)
+static int project(struct mixing *x, struct err *e)
 {
-    struct model *m = j->l->m;
-    const struct layer *l = j->l;
-    bool fused = m->config.family->delta == DELTA_FUSED;
+    struct model *m = x->l->m;
+    const struct layer *l = x->l;
 
-    if (m->config.family->delta == DELTA_CHANNELS)
-        return project_channels(j, e);
-    if (multiply(j, &l->part[PART_MIX], j->in, &m->q, e) < 0 ||
-        multiply(j, &l->delta->gates[0], j->in, &m->key, e) < 0)
+    if (x->a.form == DELTA_CHANNELS)
+        return project_channels(x, e);
+    if (multiply(x, &l->part[PART_MIX], x->in, &m->q, e) < 0 ||
+        multiply(x, &l->delta->gates[0], x->in, &m->key, e) < 0)
         return e->code;
-    if (fused) {
-        find_fused(j);
+    if (x->a.form == DELTA_FUSED) {
+        find_fused(x);
         return 0;
     }
-    if (multiply(j, &l->part[PART_Z], j->in, &m->value, e) < 0 ||
-        multiply(j, &l->delta->gates[1], j->in, &m->latent, e) < 0)
+    if (multiply(x, &l->part[PART_Z], x->in, &m->value, e) < 0 ||
+        multiply(x, &l->delta->gates[1], x->in, &m->latent, e) < 0)
         return e->code;
-    find_split(j);
+    find_split(x);
     return 0;
+}
+
+/* ---- the whole ---- */
+
+struct forward_recur delta_call(const struct layer *l, const struct state *s,
+                                void *out)
+{
+    const struct model_config *c = &l->m->config;
+    struct forward_recur a = { .dtype = l->m->dtype,
+                               .form = c->family->delta,
+                               .of = c->delta,
+                               .eps = c->rms_eps,
+                               .rows = s->rows,
+                               .n_sequences = s->n_sequences,
+                               .first = s->first,
+                               .out = out };
+
+    if (s->cache) {
+        a.states =
+            (float *)s->cache->delta.p + l->index * delta_cached(&c->delta);
+        a.old = a.states + state_size(&c->delta);
+    }
+    return a;
 }
 
 int delta_run(struct layer *l, const struct state *s, const void *in, void *out,
               struct err *e)
 {
-    struct job j = {
-        .l = l, .s = s, .in = in, .d = l->m->config.delta, .out = out
-    };
+    const struct delta_weights *w = l->delta;
+    struct mixing x = { .l = l, .s = s, .in = in, .a = delta_call(l, s, out) };
 
-    j.conv = (struct conv){ .m = l->m,
-                            .filter = l->delta->filter,
-                            .kernel = j.d.kernel,
-                            .channels = channels_of(&j.d) };
-    if (s->cache) {
-        j.cache = (float *)s->cache->delta.p + l->index * delta_cached(&j.d);
-        j.conv.old = j.cache + state_size(&j.d);
-    }
-    return project(&j, e) < 0 ? e->code :
-                                each_part(s, j.d.k_heads, run_head, &j, e);
+    x.a.filter = w->filter;
+    x.a.decay = w->decay;
+    x.a.shift = w->shift;
+    x.a.norm = w->norm;
+    if (project(&x, e) < 0)
+        return e->code;
+    return l->m->on ? l->m->on->recur(l->m->context, &x.a, e) :
+                      delta_heads(l->m, &x.a, e);
 }

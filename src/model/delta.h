@@ -17,15 +17,28 @@
 
 #include "model/internal.h"
 
-/* Load what is not in the list of linears: convolution, gates, norm.  Errors as
- * model_load_layer(). */
+/* Load what is not in the list of linears: convolution, gates, norm; where layers
+ * run.  Errors as model_load_layer(). */
 MUST_CHECK int delta_load(struct layer *l, struct err *e);
-void delta_release(struct delta_weights *w); /* NULL is allowed */
+/* w: those of a layer of m; NULL is allowed. */
+void delta_release(const struct model *m, struct delta_weights *w);
 /* out[rows, v_heads * v_dim], from the input in[rows, H] of attention; goes on
  * from and updates s->cache. */
 MUST_CHECK int delta_run(struct layer *l, const struct state *s, const void *in,
                          void *out, struct err *e);
 /* f32 numbers that a layer keeps in a KV cache. */
 int64_t delta_cached(const struct delta *d);
+
+/* layer_vector(), where layers run. */
+MUST_CHECK int delta_vector(struct layer *l, const char *part, int64_t n,
+                            float **v, struct err *e);
+/* A call of forward_table.recur() for the batch, without what the linears put out
+ * and without weights. */
+struct forward_recur delta_call(const struct layer *l, const struct state *s,
+                                void *out);
+/* What forward_table.recur() does, on the host; mamba_heads() of DELTA_MAMBA.  m has
+ * the type of the elements. */
+MUST_CHECK int delta_heads(const struct model *m, const struct forward_recur *a,
+                           struct err *e);
 
 #endif

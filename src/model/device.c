@@ -130,7 +130,10 @@ static void find_heads(const struct model *m, const struct kept *r,
 
     if (c->family->fused_qkv)
         q += 2 * c->n_kv_heads * d;
-    a->q = (struct forward_heads){ m->q.p, q, d };
+    if (c->family->attention_gate)
+        q *= 2;
+    a->q = (struct forward_heads){ m->q.p, q,
+                                   c->family->attention_gate ? 2 * d : d };
     a->k = (struct forward_heads){ r->key, r->row, d };
     a->v = (struct forward_heads){ r->value, r->row, d };
     if (!mla->kv_lora)
@@ -141,6 +144,23 @@ static void find_heads(const struct model *m, const struct kept *r,
     a->tail = (struct forward_heads){ r->key + (size_t)mla->kv_lora * m->size,
                                       mla->kv_lora + mla->rope, 0 };
     a->tail_dim = mla->rope;
+}
+
+/* out *= sigmoid(gates), which are behind the heads' queries. */
+static int gate_heads(const struct model *m, const struct forward_attend *a,
+                      struct err *e)
+{
+    struct forward_gate_heads g = { .dtype = m->dtype,
+                                    .rows = a->rows,
+                                    .heads = a->n_heads,
+                                    .dim = a->v_dim,
+                                    .g = a->q,
+                                    .out = a->out };
+
+    if (!m->config.family->attention_gate)
+        return 0;
+    g.g.p = (const char *)a->q.p + (size_t)a->head_dim * m->size;
+    return m->on->gate_heads(m->context, &g, e);
 }
 
 int device_attend(struct layer *l, const struct state *s, void *out,
@@ -181,5 +201,6 @@ int device_attend(struct layer *l, const struct state *s, void *out,
         keep_rows(l, s, &rows, e) < 0)
         return e->code;
     find_heads(m, &rows, &a);
-    return m->on->attend(m->context, &a, e);
+    return m->on->attend(m->context, &a, e) < 0 ? e->code :
+                                                  gate_heads(m, &a, e);
 }

@@ -146,6 +146,45 @@ struct forward_attend {
     void *out;
 };
 
+/* out[rows, heads * dim] *= sigmoid(g), elements: the output of attention by the
+ * gates of its heads, which have dim numbers each. */
+struct forward_gate_heads {
+    enum dtype dtype;
+    int64_t rows, heads, dim;
+    struct forward_heads g;
+    void *out;
+};
+
+/* Linear attention of each sequence behind its linears: convolution, states, norm
+ * and gate, by the formulas of delta.h, and of mamba.h if form is DELTA_MAMBA:
+ * out[rows, v_heads * v_dim], elements. */
+struct forward_recur {
+    enum dtype dtype;
+    enum delta_form form;
+    struct delta of; /* sizes; limits of a step */
+    double eps;      /* of the norm */
+    int64_t rows, n_sequences;
+    const int64_t *first; /* the host's, [n_sequences + 1]: first row of each
+                           * sequence */
+    /* By key heads (groups), whose part of v, z, a and b is that of all their value
+     * heads.  Of DELTA_MAMBA k is B, q is C and v is x: in a row x, B, C without
+     * gaps. */
+    struct forward_heads q, k, v, z;
+    struct forward_heads a; /* of a value head one number, of DELTA_CHANNELS
+                             * k_dim; of DELTA_MAMBA its step */
+    struct forward_heads b; /* of a value head one number; not of DELTA_MAMBA */
+    /* The convolution's channels are those of q, k, v; of DELTA_MAMBA of x, B, C. */
+    const float *filter, *bias; /* [channels, kernel]; [channels], or NULL */
+    const float *decay, *shift; /* A_log [v_heads]; dt_bias, as many as a */
+    const float *skip;          /* D [v_heads], of DELTA_MAMBA */
+    const float *norm;          /* [v_dim]; of DELTA_MAMBA [v_heads * v_dim] */
+    /* A single sequence goes on from what these have, and leaves there what goes on:
+     * states [v_heads, k_dim, v_dim], and the inputs of the last tokens, old [kernel -
+     * 1, channels]; NULL: sequences begin with zeros. */
+    float *states, *old;
+    void *out;
+};
+
 /* x[rows, n] += sigmoid(in[rows, n] w) * y[rows, n], elements; w [n]. */
 struct forward_gate {
     enum dtype dtype;
@@ -225,6 +264,10 @@ struct forward_table {
                  struct err *e);
     int (*attend)(struct cuda_context *c, const struct forward_attend *a,
                   struct err *e);
+    int (*gate_heads)(struct cuda_context *c,
+                      const struct forward_gate_heads *a, struct err *e);
+    int (*recur)(struct cuda_context *c, const struct forward_recur *a,
+                 struct err *e);
     int (*gate)(struct cuda_context *c, const struct forward_gate *a,
                 struct err *e);
     int (*pair)(struct cuda_context *c, const struct forward_pair *a,

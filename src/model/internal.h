@@ -181,7 +181,8 @@ struct product {
     bool add;
 };
 MUST_CHECK int product_run(const struct product *p, struct err *e);
-/* to [rows, outputs of w] = x W^T + b, elements; `what` as in buffer_reserve(). */
+/* to [rows, outputs of w] = x W^T + b, elements, where layers run; `what` as in
+ * model_reserve(). */
 MUST_CHECK int product_into(struct buffer *to, const struct model *m,
                             const struct loaded *w, const void *x, int64_t rows,
                             const char *what, struct err *e);
@@ -279,6 +280,10 @@ bool attention_pairs(const struct model *m);
 /* v_dim, padded for the kernels. */
 int64_t attention_padded(const struct model_config *c);
 
+/* out[n] *= sigmoid(g), g [n] elements: a head's output, f32, by its gates; on the
+ * host. */
+void attention_gate(const struct model *m, const void *g, int64_t n,
+                    float *out);
 /* out[rows, n_heads * v_dim] = attention of the batch, from m's q, key and
  * value; appends to s->cache. */
 MUST_CHECK int attention_run(struct layer *l, const struct state *s, void *out,

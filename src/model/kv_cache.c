@@ -33,6 +33,18 @@ static int find_sizes(struct kv_cache *p, const struct model *m, size_t *all,
     return 0;
 }
 
+/* Linear attention begins with zeros. */
+static int clear_states(struct kv_cache *p, struct err *e)
+{
+    const struct model *m = p->m;
+
+    if (m->on && p->delta.p)
+        return m->on->zero(m->context, p->delta.p, p->delta.cap, e);
+    if (p->delta.p)
+        memset(p->delta.p, 0, p->delta.cap);
+    return 0;
+}
+
 int kv_cache_create(struct kv_cache **out, const struct model *m,
                     int64_t tokens, struct err *e)
 {
@@ -54,9 +66,10 @@ int kv_cache_create(struct kv_cache **out, const struct model *m,
          buffer_reserve(&p->index, m->config.n_layers * tokens, x->dim,
                         sizeof(float), "keys of the indexer", e) < 0) ||
         (m->config.layer_linear &&
-         buffer_reserve(&p->delta, m->config.n_layers,
+         (model_reserve(m, &p->delta, m->config.n_layers,
                         delta_cached(&m->config.delta), sizeof(float),
-                        "states of linear attention", e) < 0)) {
+                        "states of linear attention", e) < 0 ||
+          clear_states(p, e) < 0))) {
         kv_cache_release(p);
         return e->code;
     }
@@ -70,7 +83,7 @@ void kv_cache_release(struct kv_cache *p)
         return;
     model_buffer_release(p->m, &p->memory);
     buffer_release(&p->index);
-    buffer_release(&p->delta);
+    model_buffer_release(p->m, &p->delta);
     free(p);
 }
 
@@ -86,11 +99,10 @@ void kv_cache_advance(struct kv_cache *p, int64_t rows)
 
 /* Zero the host's memory: kernels read whole blocks, and weight 0 times what is
  * there must be 0. */
-void kv_cache_clear(struct kv_cache *p)
+int kv_cache_clear(struct kv_cache *p, struct err *e)
 {
     if (!p->m->on)
         memset(p->memory.p, 0, p->memory.cap);
-    if (p->delta.p)
-        memset(p->delta.p, 0, p->delta.cap);
     p->length = 0;
+    return clear_states(p, e);
 }

@@ -251,8 +251,8 @@ void layer_release(struct layer *l)
     model_free(l->m, l->kv_a_norm);
     model_free(l->m, l->shared_gate);
     model_free(l->m, l->sinks);
-    delta_release(l->delta);
-    mamba_release(l->mamba);
+    delta_release(l->m, l->delta);
+    mamba_release(l->m, l->mamba);
     indexer_release(l->indexer);
     altup_release(l->altup);
     model_free(l->m, l->v_norm);

@@ -15,11 +15,14 @@
 
 #include "model/internal.h"
 
-/* As delta_load(), delta_release(), delta_run() (delta.h); what a layer keeps in
- * a KV cache is delta_cached(), too. */
+/* As delta_load(), delta_release(), delta_run(), delta_heads() (delta.h); what a
+ * layer keeps in a KV cache is delta_cached(), too. */
 MUST_CHECK int mamba_load(struct layer *l, struct err *e);
-void mamba_release(struct mamba_weights *w); /* NULL is allowed */
+void mamba_release(const struct model *m, struct mamba_weights *w);
 MUST_CHECK int mamba_run(struct layer *l, const struct state *s, const void *in,
                          void *out, struct err *e);
+/* work: [rows, channels] f32 on the host. */
+MUST_CHECK int mamba_heads(const struct model *m, const struct forward_recur *a,
+                           struct buffer *work, struct err *e);
 
 #endif

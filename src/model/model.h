@@ -195,8 +195,8 @@ void kv_cache_release(struct kv_cache *p); /* NULL is allowed */
 int64_t kv_cache_length(const struct kv_cache *p);
 /* All layers have appended these rows. */
 void kv_cache_advance(struct kv_cache *p, int64_t rows);
-/* Start a new sequence. */
-void kv_cache_clear(struct kv_cache *p);
+/* Start a new sequence.  E_DEVICE. */
+MUST_CHECK int kv_cache_clear(struct kv_cache *p, struct err *e);
 
 /* Whether all n elements are finite: model_finite() of the host's memory,
  * model_check() of device memory. */

@@ -57,8 +57,8 @@ void model_close(struct model *m)
     model_buffer_release(m, &m->both);
     buffer_release(&m->side[0]);
     buffer_release(&m->side[1]);
-    buffer_release(&m->keys);
-    buffer_release(&m->values);
+    model_buffer_release(m, &m->keys);
+    model_buffer_release(m, &m->values);
     buffer_release(&m->blocks);
     buffer_release(&m->index_q);
     buffer_release(&m->index_k);

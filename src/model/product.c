@@ -427,7 +427,7 @@ int product_into(struct buffer *to, const struct model *m,
 {
     struct product p = { .m = m, .first = w, .x = x, .rows = rows };
 
-    if (buffer_reserve(to, rows, w->of.rows, m->size, what, e) < 0)
+    if (model_reserve(m, to, rows, w->of.rows, m->size, what, e) < 0)
         return e->code;
     p.out = to->p;
     return product_run(&p, e);

@@ -6,15 +6,15 @@
 
 #include "common/math/threads.h"
 
-const void *place_at(const struct model *m, const struct place *p, int64_t row,
-                     int64_t head)
+const void *place_at(const struct model *m, const struct forward_heads *p,
+                     int64_t row, int64_t head)
 {
     return (const char *)p->p +
-           (size_t)(row * p->row + head * p->head + p->at) * m->size;
+           (size_t)(row * p->row + head * p->head) * m->size;
 }
 
-float place_number(const struct model *m, const struct place *p, int64_t row,
-                   int64_t head, int64_t i)
+float place_number(const struct model *m, const struct forward_heads *p,
+                   int64_t row, int64_t head, int64_t i)
 {
     float x = 0;
 
@@ -105,7 +105,7 @@ static void run_parts(void *ctx, size_t begin, size_t end)
     }
 }
 
-int each_part(const struct state *s, int64_t n,
+int each_part(int64_t sequences, int64_t n,
               int (*part)(const void *ctx, int64_t sequence, int64_t i,
                           struct err *e),
               const void *ctx, struct err *e)
@@ -113,6 +113,6 @@ int each_part(const struct state *s, int64_t n,
     struct parts p = { .n = n, .run = part, .ctx = ctx };
 
     threads_error_init(&p.error);
-    threads_for((size_t)(s->n_sequences * n), 1, run_parts, &p);
+    threads_for((size_t)(sequences * n), 1, run_parts, &p);
     return threads_error_take(&p.error, e);
 }

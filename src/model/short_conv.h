@@ -8,17 +8,12 @@
 
 #include "model/internal.h"
 
-/* Where a quantity of a head is in a row of a product: element row * r + head *
- * h + at. */
-struct place {
-    const void *p;
-    int64_t row, head, at;
-};
-const void *place_at(const struct model *m, const struct place *p, int64_t row,
-                     int64_t head);
+/* Head `head` of a row of a product. */
+const void *place_at(const struct model *m, const struct forward_heads *p,
+                     int64_t row, int64_t head);
 /* One element of it, the i-th. */
-float place_number(const struct model *m, const struct place *p, int64_t row,
-                   int64_t head, int64_t i);
+float place_number(const struct model *m, const struct forward_heads *p,
+                   int64_t row, int64_t head, int64_t i);
 
 struct conv {
     const struct model *m;
@@ -31,7 +26,7 @@ struct conv {
 
 /* Channels of one head. */
 struct conv_stream {
-    const struct place *from;
+    const struct forward_heads *from;
     int64_t head, channel, n; /* the first of them among all; how many */
     float *window;            /* [kernel, n] the last inputs, a ring */
     float *x;                 /* [n] the output */
@@ -44,9 +39,9 @@ void conv_next(const struct conv *c, struct conv_stream *s, int64_t first,
 /* Keep the last inputs of a sequence of so many rows in c->old. */
 void conv_keep(const struct conv *c, const struct conv_stream *s, int64_t first,
                int64_t rows);
-/* Run part(ctx, sequence, i) for i < n of each sequence, on all threads; the
- * first error of one. */
-MUST_CHECK int each_part(const struct state *s, int64_t n,
+/* Run part(ctx, sequence, i) for i < n of each of so many sequences, on all
+ * threads; the first error of one. */
+MUST_CHECK int each_part(int64_t sequences, int64_t n,
                          int (*part)(const void *ctx, int64_t sequence,
                                      int64_t i, struct err *e),
                          const void *ctx, struct err *e);

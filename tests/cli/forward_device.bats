@@ -12,6 +12,7 @@ DENSE=(llama llama-biases dynamic mistral qwen2 qwen3 seed_oss ernie4_5 ministra
     granite smollm3 glm4)
 MIXTURES=(deepseek_v3 deepseek_v3-plain kimi_k2 deepseek_v32-dense deepseek_v2 deepseek_v2-lite qwen2_moe qwen3_moe
     qwen3_moe-step mixtral glm4_moe minimax_m2 ernie4_5_moe gpt_oss llama4 granitemoe)
+RECURRENT=(qwen3_next qwen3_5 qwen3_5_moe granite4 granite4-moe kimi_linear) # without gradients
 
 setup_file() {
     cd "$BATS_FILE_TMPDIR" || return 1
@@ -19,7 +20,7 @@ setup_file() {
     cp "$(dirname "$(command -v mkstream)")/forge-cuda.so" "$(command -v forge-calib)" "$(command -v forge-eval)" \
         "$(command -v forge-gradient)" "$(command -v forge-generate)" "$(command -v forge-hessian)" gpu
     cp gpu/forge-gradient gpu/gpu-gradient
-    for kind in "${DENSE[@]}" "${MIXTURES[@]}"; do
+    for kind in "${DENSE[@]}" "${MIXTURES[@]}" "${RECURRENT[@]}"; do
         python3 "$PY" make "$kind" "$kind"
     done
     python3 "$PY" tokens t.fts 40 1 33 64
@@ -31,8 +32,8 @@ setup() {
     export FAKE_CUDA_LOG=$PWD/log
 }
 
-every_family() { # TOOL: what it puts out is the CPU's, with room on the device and without
-    for kind in "${DENSE[@]}" "${MIXTURES[@]}"; do
+every_family() { # TOOL KIND...: what it puts out is the CPU's, with room on the device and without
+    for kind in "${@:2}"; do
         for dtype in f32 bf16; do
             rm -f log
             "$1" -q --dtype $dtype "$kind" t.fts >cpu.fts
@@ -47,11 +48,15 @@ every_family() { # TOOL: what it puts out is the CPU's, with room on the device 
 }
 
 @test "activations of every family are the CPU's, f32 and bf16, whether or not there is room for states" {
-    every_family forge-calib
+    every_family forge-calib "${DENSE[@]}" "${MIXTURES[@]}" "${RECURRENT[@]}"
 }
 
 @test "gradients of every family are the CPU's, f32 and bf16, whether or not there is room for them" {
-    every_family forge-gradient
+    every_family forge-gradient "${DENSE[@]}" "${MIXTURES[@]}"
+    for kind in "${RECURRENT[@]}"; do
+        run -78 --separate-stderr gpu/forge-gradient -q --device cuda -o out.fts "$kind" t.fts
+        [[ $stderr == *"has linear attention: its gradients are not supported" ]]
+    done
 }
 
 @test "weights in 8-bit floats cross as they are stored, in bf16 alone: what is put out is the CPU's" {
@@ -97,13 +102,14 @@ both() { # KIND OPTION...: the loop of the CPU, and of a device with room for st
 }
 
 @test "the loop: what quantized layers put out is the CPU's, to the bit" {
-    for kind in llama llama-biases qwen3 deepseek_v3 qwen2_moe gemma3 phi3 gpt_oss; do
+    for kind in llama llama-biases qwen3 deepseek_v3 qwen2_moe gemma3 phi3 gpt_oss "${RECURRENT[@]}"; do
         both $kind
     done
 }
 
 @test "both streams: drifts, outputs and gaps are the CPU's, to the bit" {
-    for kind in llama llama-biases mistral deepseek_v3 deepseek_v2-lite qwen2_moe mixtral gemma2 granite llama4; do
+    for kind in llama llama-biases mistral deepseek_v3 deepseek_v2-lite qwen2_moe mixtral gemma2 granite llama4 \
+        "${RECURRENT[@]}"; do
         both $kind --propagate both
     done
 }
@@ -138,7 +144,7 @@ PYTHON
 }
 
 @test "forge-eval: the same figures, layer by layer, too" {
-    for kind in llama deepseek_v3 qwen2_moe gemma2 granite; do
+    for kind in llama deepseek_v3 qwen2_moe gemma2 granite qwen3_next granite4; do
         python3 "$PY" make $kind original
         cp -r original other
         python3 - <<'PYTHON'
@@ -372,19 +378,22 @@ speaks() { # MODEL: the same tokens on the device
 }
 
 @test "forge-generate: every family speaks the same, with its keys and values there" {
-    for kind in "${DENSE[@]}" "${MIXTURES[@]}"; do
+    for kind in "${DENSE[@]}" "${MIXTURES[@]}" "${RECURRENT[@]}"; do
         cp -r "$kind" speaker
         tokenizer speaker
         speaks speaker
         rm -r speaker
     done
-    # two prompts, and one that is read in parts
-    cp -r llama speaker
-    tokenizer speaker
-    printf 'the sea\n%s\n' "$(printf 'the sea and the hill %.0s' {1..40})" >prompts
-    forge-generate -q --lines --json --greedy --tokens 5 speaker <prompts >cpu
-    gpu/forge-generate -q --device cuda --lines --json --greedy --tokens 5 speaker <prompts >gpu.json
-    diff cpu gpu.json
+    # prompts one after the other, and one that is read in parts
+    for kind in kimi_linear granite4 llama; do
+        rm -rf speaker
+        cp -r $kind speaker
+        tokenizer speaker
+        printf 'the sea\n%s\nthe hill\n' "$(printf 'the sea and the hill %.0s' {1..40})" >prompts
+        forge-generate -q --lines --json --greedy --tokens 5 speaker <prompts >cpu
+        gpu/forge-generate -q --device cuda --lines --json --greedy --tokens 5 speaker <prompts >gpu.json
+        diff cpu gpu.json
+    done
     for n in 1 30 60; do
         run -69 --separate-stderr env FAKE_CUDA_FAIL=$n gpu/forge-generate -q --device cuda speaker hello
         [[ $stderr == *"fake: "*" failed" ]]

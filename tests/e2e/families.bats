@@ -236,7 +236,6 @@ pruned() {
     [ "$(grep -c 'mamba.\(conv1d.weight\|A_log\|D\|dt_bias\|norm.weight\).*BF16' list)" = 10 ]
     refused 78 forge quantize granite4-moe out "${few[@]}" --effort best
     [[ $stderr == *"granitemoehybrid has linear attention"* ]]
-    refused 69 forge quantize granite4-moe out "${few[@]}" --device cuda
     pruned granite4-moe
     sed -i 's/"mamba_d_head": 12/"mamba_d_head": 15/' granite4-moe/config.json
     refused 65 forge quantize granite4-moe out "${few[@]}"
