@@ -6,11 +6,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/math/dtype.h"
+
 struct err;
 struct forward_route;
 struct forward_sums;
+struct forward_add_times;
+struct forward_attend;
 struct forward_gate_heads;
 struct forward_recur;
+struct forward_streams;
 
 struct cuda_context {
     uint64_t memory; /* that may be held; 0: any */
@@ -43,7 +48,19 @@ int fake_must_own(const void *p, size_t n, const char *what, struct err *e);
 /* Sums of a router, whose weights are f32, as many tokens at a time as on the CPU;
  * forward_table.route(). */
 int fake_router_sums(const struct forward_sums *a, struct err *e);
-/* forward_table.gate_heads(), forward_table.recur(). */
+/* Functions of forward_table.h. */
+int fake_add_times(struct cuda_context *c, const struct forward_add_times *a,
+                   struct err *e);
+int fake_predict(struct cuda_context *c, const struct forward_streams *a,
+                 struct err *e);
+int fake_join(struct cuda_context *c, const struct forward_streams *a,
+              struct err *e);
+int fake_correct(struct cuda_context *c, const struct forward_streams *a,
+                 struct err *e);
+int fake_sparsify(struct cuda_context *c, enum dtype t, double cutoff, void *g,
+                  int64_t rows, int64_t n, struct err *e);
+int fake_turn(struct cuda_context *c, const struct forward_attend *a,
+              struct err *e);
 int fake_gate_heads(struct cuda_context *c, const struct forward_gate_heads *a,
                     struct err *e);
 int fake_recur(struct cuda_context *c, const struct forward_recur *a,

@@ -248,6 +248,17 @@ static int fake_sums(struct cuda_context *c, const struct forward_sums *a,
                                   product_sums(&m, a, e);
 }
 
+/* Keys are turned: as if they, and values behind them, lay in rows of the batch, of a
+ * model whose layer uses another one's. */
+static void use_rows(const struct forward_attend *a, struct model_config *c,
+                     struct state *s)
+{
+    c->n_layers = c->altup.shared = c->hidden_size = 1;
+    s->row = a->k.row;
+    s->x =
+        (char *)(uintptr_t)a->k.p - bytes_of(a->dtype, 1, model_row_keys(c, 0));
+}
+
 /* The CPU's attention of a model with these sizes, of whole sequences. */
 static int attend_whole(const struct forward_attend *a, struct err *e)
 {
@@ -298,6 +309,8 @@ static int attend_whole(const struct forward_attend *a, struct err *e)
         m.key.p = (void *)(uintptr_t)a->k.p;
         m.value.p = (void *)(uintptr_t)a->v.p;
     }
+    if (a->turned)
+        use_rows(a, config, &s);
     rc = attention_run(&l, &s, a->out, e);
     buffer_release(&m.keys);
     buffer_release(&m.values);
@@ -372,14 +385,37 @@ static int close_gaps(const struct forward_attend *a, struct forward_heads *h,
     return *room ? 0 : e->code;
 }
 
+/* Turned keys and their values: in rows that have room in front, see use_rows(). */
+static int join_rows(struct forward_attend *a, void **room, struct err *e)
+{
+    int64_t n = a->n_kv_heads * a->head_dim, row = 4 * n + 1;
+    int64_t rows = a->past + a->rows, at = 1 + (a->window ? 2 * n : 0);
+
+    *room = mem_zero((size_t)rows, bytes_of(a->dtype, 1, row), "fake", e);
+    for (int64_t i = 0; *room && i < rows; i++) {
+        char *to = (char *)*room + bytes_of(a->dtype, 1, i * row + at);
+
+        memcpy(to, (const char *)a->k.p + bytes_of(a->dtype, 1, i * a->k.row),
+               bytes_of(a->dtype, 1, n));
+        memcpy(to + bytes_of(a->dtype, 1, n),
+               (const char *)a->v.p + bytes_of(a->dtype, 1, i * a->v.row),
+               bytes_of(a->dtype, 1, n));
+    }
+    a->k = (struct forward_heads){ (char *)*room + bytes_of(a->dtype, 1, at),
+                                   row, a->head_dim };
+    return *room ? 0 : e->code;
+}
+
 static int attend_heads(struct forward_attend a, struct err *e)
 {
     void *q, *k = NULL, *v = NULL;
     int rc = close_gaps(&a, &a.q, a.rows, a.n_heads, &q, e);
 
-    if (rc >= 0 && !a.tail.p)
+    if (rc >= 0 && a.turned)
+        rc = join_rows(&a, &k, e);
+    else if (rc >= 0 && !a.tail.p)
         rc = close_gaps(&a, &a.k, a.past + a.rows, a.n_kv_heads, &k, e);
-    if (rc >= 0 && !a.tail.p)
+    if (rc >= 0 && !a.tail.p && !a.turned)
         rc = close_gaps(&a, &a.v, a.past + a.rows, a.n_kv_heads, &v, e);
     if (rc >= 0)
         rc = a.past ? attend_behind(&a, e) : attend_whole(&a, e);
@@ -447,22 +483,6 @@ static int fake_add(struct cuda_context *c, enum dtype t, void *x,
         return e->code;
     m.config.hidden_size = 1;
     return model_add(&m, x, y, n, e);
-}
-
-static int fake_add_times(struct cuda_context *c, enum dtype t, float factor,
-                          void *x, const void *y, int64_t n, struct err *e)
-{
-    struct model m = host_model(t);
-    struct state s = { .dtype = t, .rows = n, .row = 1, .x = x };
-
-    (void)c;
-    if (fake_must_own(x, bytes_of(t, 1, n), "add_times", e) < 0 ||
-        fake_must_own(y, bytes_of(t, 1, n), "add_times", e) < 0)
-        return e->code;
-    m.config.hidden_size = 1;
-    m.config.residual_scale = (double)factor;
-    add_scaled(&m, &s, y);
-    return 0;
 }
 
 static int fake_subtract(struct cuda_context *c,
@@ -578,12 +598,17 @@ const struct forward_table forge_forward_table = {
     .sums = fake_sums,
     .route = fake_route,
     .attend = fake_attend,
+    .turn = fake_turn,
     .gate_heads = fake_gate_heads,
     .recur = fake_recur,
     .gate = fake_gate,
     .pair = fake_pair,
     .add = fake_add,
     .add_times = fake_add_times,
+    .predict = fake_predict,
+    .join = fake_join,
+    .correct = fake_correct,
+    .sparsify = fake_sparsify,
     .subtract = fake_subtract,
     .gather = fake_gather,
     .scatter = fake_scatter,

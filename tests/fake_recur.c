@@ -1,7 +1,8 @@
-/* fake_recur.c - linear attention, and the gates of attention's heads, of the fake
- * plug-in's forward pass: the CPU's. */
+/* fake_recur.c - of the fake plug-in's forward pass linear attention, the gates of
+ * attention's heads, and what several residual streams need: the CPU's. */
 #include "common/math/dtype.h"
 #include "fake_cuda.h"
+#include "model/altup.h"
 #include "model/delta.h"
 #include "model/internal.h"
 #include "model/mamba.h"
@@ -103,4 +104,118 @@ int fake_recur(struct cuda_context *c, const struct forward_recur *a,
                                   delta_heads(&m, a, e);
     buffer_release(&work);
     return rc;
+}
+
+/* ---- residual streams ---- */
+
+int fake_add_times(struct cuda_context *c, const struct forward_add_times *a,
+                   struct err *e)
+{
+    struct model m = host_model(a->dtype);
+    int64_t last = a->rows ? (a->rows - 1) * a->ld + a->n : 0;
+
+    (void)c;
+    if (fake_must_own(a->x, bytes_of(a->dtype, 1, last), "add_times", e) < 0 ||
+        fake_must_own(a->y, bytes_of(a->dtype, a->rows, a->n), "add_times", e) <
+            0)
+        return e->code;
+    return model_add_times(&m, a, e);
+}
+
+/* by: how many numbers are there. */
+static int own_streams(const struct forward_streams *a, int64_t by,
+                       const char *what, struct err *e)
+{
+    int64_t last = (a->rows - 1) * a->ld + (a->n + 1) * a->width;
+    size_t rows = bytes_of(a->dtype, a->rows, a->width);
+
+    if (fake_must_own(a->x, bytes_of(a->dtype, 1, last), what, e) < 0 ||
+        fake_must_own(a->router, (size_t)(a->n * a->width) * 4, what, e) < 0 ||
+        fake_must_own(a->by, (size_t)by * 4, what, e) < 0 ||
+        fake_must_own(a->scale, a->scale ? (size_t)a->width * 4 : 0, what, e) <
+            0 ||
+        fake_must_own(a->a, a->a ? rows : 0, what, e) < 0 ||
+        fake_must_own(a->b, a->b ? rows : 0, what, e) < 0)
+        return e->code;
+    return fake_must_own(a->out, a->out ? rows : 0, what, e);
+}
+
+int fake_predict(struct cuda_context *c, const struct forward_streams *a,
+                 struct err *e)
+{
+    struct model m = host_model(a->dtype);
+
+    (void)c;
+    return own_streams(a, a->n * a->n * a->n, "predict", e) < 0 ?
+               e->code :
+               streams_predict(&m, a, e);
+}
+
+int fake_join(struct cuda_context *c, const struct forward_streams *a,
+              struct err *e)
+{
+    struct model m = host_model(a->dtype);
+
+    (void)c;
+    return own_streams(a, 0, "join", e) < 0 ? e->code : streams_join(&m, a, e);
+}
+
+int fake_correct(struct cuda_context *c, const struct forward_streams *a,
+                 struct err *e)
+{
+    struct model m = host_model(a->dtype);
+
+    (void)c;
+    return own_streams(a, a->n * a->n, "correct", e) < 0 ?
+               e->code :
+               streams_correct(&m, a, e);
+}
+
+int fake_sparsify(struct cuda_context *c, enum dtype t, double cutoff, void *g,
+                  int64_t rows, int64_t n, struct err *e)
+{
+    struct model m = host_model(t);
+
+    (void)c;
+    return fake_must_own(g, bytes_of(t, rows, n), "sparsify", e) < 0 ?
+               e->code :
+               altup_sparsify(&m, cutoff, g, rows, n, e);
+}
+
+/* Keys of head h of row r, at `position`. */
+static void turn_head(const struct forward_attend *a,
+                      const struct rotation *turn, int64_t r, int64_t h,
+                      int64_t position)
+{
+    char *at = (char *)(uintptr_t)a->k.p +
+               bytes_of(a->dtype, 1, r * a->k.row + h * a->k.head);
+    float row[HEAD_DIM_MAX];
+
+    kernels_best()->rotate_row(turn, at, a->cs + position * a->rotary, row);
+    (void)!from_f32(at, a->dtype, row, (size_t)a->head_dim);
+}
+
+int fake_turn(struct cuda_context *c, const struct forward_attend *a,
+              struct err *e)
+{
+    struct rotation turn = { .bf16 = a->dtype == DT_BF16,
+                             .dim = a->head_dim,
+                             .at = a->rotary_at,
+                             .rotary = a->rotary,
+                             .pairs = a->pairs,
+                             .norm = a->k_norm,
+                             .eps = a->eps };
+    int64_t n = a->n_kv_heads * a->head_dim,
+            last = (a->rows - 1) * a->k.row + n;
+
+    (void)c;
+    if (fake_must_own(a->k.p, bytes_of(a->dtype, 1, last), "turn", e) < 0 ||
+        fake_must_own(a->k_norm, a->k_norm ? (size_t)a->head_dim * 4 : 0,
+                      "turn", e) < 0)
+        return e->code;
+    for (int64_t i = 0; i < a->n_sequences; i++)
+        for (int64_t r = a->first[i]; r < a->first[i + 1]; r++)
+            for (int64_t h = 0; h < a->n_kv_heads; h++)
+                turn_head(a, &turn, r, h, a->past + r - a->first[i]);
+    return 0;
 }

@@ -26,6 +26,20 @@ static double delta_bytes(const struct model_config *c, double item)
                             BATCH_ROWS * (channels + decays + heads));
 }
 
+/* Bytes that several residual streams take beside one: a token's row, what is made of
+ * its numbers, gates that are made sparse, and weights of its own. */
+static double streams_bytes(const struct model_config *c, double item)
+{
+    const struct altup *a = &c->altup;
+    double h = (double)c->hidden_size, n = (double)a->n, rank = (double)a->rank,
+           inputs = (double)a->inputs;
+    double rows = (double)model_row(c) + fmax(rank, inputs) +
+                  2.0 * (double)c->intermediate_size;
+
+    return (2 * h * (rank + inputs) + BATCH_ROWS * rows) * item +
+           sizeof(float) * (n * h + n * n * (n + 1) + 3 * h);
+}
+
 static double layer_bytes(const struct model_config *c, int64_t layer,
                           double item)
 {
@@ -52,7 +66,8 @@ static double layer_bytes(const struct model_config *c, int64_t layer,
     rows += 2.0 * (double)widest;
     return (weights + BATCH_ROWS * rows) * item +
            BATCH_ROWS * 2.0 * sizeof(float) * (double)widest +
-           (model_layer_linear(c, layer) ? delta_bytes(c, item) : 0);
+           (model_layer_linear(c, layer) ? delta_bytes(c, item) : 0) +
+           (c->family->altup ? streams_bytes(c, item) : 0);
 }
 
 double layers_device_bytes(const struct model_config *c, size_t item)
@@ -262,6 +277,6 @@ double token_device_bytes(const struct model_config *c, size_t item)
             model_linear(c, i, k, &l);
             widest = l.cols > widest ? l.cols : widest;
         }
-    return (double)(c->hidden_size + widest) * (double)item +
+    return (double)(model_row(c) + widest) * (double)item +
            experts_lent_bytes(c, item, true);
 }

@@ -23,7 +23,7 @@ enum {
 
 /* Bytes of the largest layer with a batch of BATCH_ROWS rows: its weights (of
  * its experts two), the outputs of its linears, f32 sums of a product, and what
- * linear attention works with.
+ * linear attention and several residual streams work with.
  * item: bytes of an element. */
 double layers_device_bytes(const struct model_config *c, size_t item);
 /* Bytes that the gradients of any layer, or of the head, take on a GPU

@@ -3,8 +3,6 @@
 
 const char *model_device_lacks(const struct model_config *c, int64_t tokens)
 {
-    if (c->family->altup)
-        return "several residual streams";
     return c->indexer.top_k && tokens > c->indexer.top_k ?
                "sparse attention beyond index_topk" :
                NULL;
@@ -12,6 +10,9 @@ const char *model_device_lacks(const struct model_config *c, int64_t tokens)
 
 const char *model_gradient_lacks(const struct model_config *c, int64_t tokens)
 {
-    return c->family->delta ? "linear attention" :
-                              model_device_lacks(c, tokens);
+    if (c->family->delta)
+        return "linear attention";
+    if (c->family->altup)
+        return "several residual streams";
+    return model_device_lacks(c, tokens);
 }

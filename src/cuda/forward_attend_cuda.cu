@@ -177,35 +177,45 @@ static int rotate(struct cuda_context *c, const struct rotation *t,
     return 0;
 }
 
-static int rotate_all(struct cuda_context *c, const struct forward_attend *a,
-                      const struct table *t, struct err *e)
+static int rotate_queries(struct cuda_context *c,
+                          const struct forward_attend *a, const struct table *t,
+                          struct err *e)
 {
     struct rotation q = { (void *)a->q.p,  a->q.row,         a->q.head,
                           (int)a->n_heads, (int)a->head_dim, (int)a->rotary_at,
                           (int)a->rotary,  a->pairs,         a->q_norm,
                           a->cs,           a->eps,           t->position,
                           a->growth };
-    struct rotation k = q;
-    int rc;
 
-    k.by = NULL;
-    k.norm = a->k_norm;
+    return BY_DTYPE(a->dtype, rotate, c, &q, a->rows, e);
+}
+
+static int rotate_keys(struct cuda_context *c, const struct forward_attend *a,
+                       const struct table *t, struct err *e)
+{
+    int64_t item = a->dtype == DT_BF16 ? 2 : 4;
+    struct rotation k = { (void *)a->k.p,
+                          a->k.row,
+                          a->k.head,
+                          (int)a->n_kv_heads,
+                          (int)a->head_dim,
+                          (int)a->rotary_at,
+                          (int)a->rotary,
+                          a->pairs,
+                          a->k_norm,
+                          a->cs,
+                          a->eps,
+                          t->position,
+                          NULL };
+
     if (a->tail.p) {
         k.x = (void *)a->tail.p;
         k.row = a->tail.row;
         k.heads = 1;
         k.dim = (int)a->tail_dim;
         k.at = 0;
-    } else {
-        k.x = (void *)a->k.p;
-        k.row = a->k.row;
-        k.head = a->k.head;
-        k.heads = (int)a->n_kv_heads;
     }
-    k.x =
-        (char *)k.x + a->past * k.row * (int64_t)(a->dtype == DT_BF16 ? 2 : 4);
-    if ((rc = BY_DTYPE(a->dtype, rotate, c, &q, a->rows, e)) < 0)
-        return rc;
+    k.x = (char *)k.x + a->past * k.row * item;
     return BY_DTYPE(a->dtype, rotate, c, &k, a->rows, e);
 }
 
@@ -317,7 +327,8 @@ int forward_attend(struct cuda_context *c, const struct forward_attend *a,
     if (!a->rows)
         return 0;
     if ((rc = check(a, e)) < 0 || (rc = make_table(c, a, &t, e)) < 0 ||
-        (rc = rotate_all(c, a, &t, e)) < 0)
+        (rc = rotate_queries(c, a, &t, e)) < 0 ||
+        (!a->turned && (rc = rotate_keys(c, a, &t, e)) < 0))
         return rc;
     k.dim = (int)a->head_dim;
     k.key_dim = (int)(a->head_dim - (a->tail.p ? a->tail_dim : 0));
@@ -337,4 +348,17 @@ int forward_attend(struct cuda_context *c, const struct forward_attend *a,
         return attend_wgmma_takes(c, a) ? attend_wgmma(c, a, &k, e) :
                                           attend_mma(c, &k, e);
     return BY_DTYPE(a->dtype, plain, c, &k, &t, a->rows, e);
+}
+
+int forward_turn(struct cuda_context *c, const struct forward_attend *a,
+                 struct err *e)
+{
+    struct table t = {};
+    int rc;
+
+    if (!a->rows)
+        return 0;
+    if ((rc = check(a, e)) < 0 || (rc = make_table(c, a, &t, e)) < 0)
+        return rc;
+    return rotate_keys(c, a, &t, e);
 }

@@ -352,31 +352,6 @@ static int forward_add(struct cuda_context *c, enum dtype t, void *x,
 
 template <class T>
 static __global__ void __launch_bounds__(ROW)
-    add_times_kernel(T *x, const T *y, float factor, int64_t n)
-{
-    EACH(i, n)
-    store(x + i,
-          __fadd_rn(rounded<T>(__fmul_rn(load(y + i), factor)), load(x + i)));
-}
-
-template <class T>
-static int add_times(struct cuda_context *c, float factor, void *x,
-                     const void *y, int64_t n, struct err *e)
-{
-    add_times_kernel<<<blocks_for(n), ROW, 0, c->stream>>>((T *)x, (const T *)y,
-                                                           factor, n);
-    LAUNCHED();
-    return 0;
-}
-
-static int forward_add_times(struct cuda_context *c, enum dtype t, float factor,
-                             void *x, const void *y, int64_t n, struct err *e)
-{
-    return n ? BY_DTYPE(t, add_times, c, factor, x, y, n, e) : 0;
-}
-
-template <class T>
-static __global__ void __launch_bounds__(ROW)
     subtract_kernel(T *to, const T *a, const T *b, const float *bias,
                     int64_t all_n, int64_t n)
 {
@@ -585,14 +560,16 @@ static int forward_finite(struct cuda_context *c, enum dtype t, const void *x,
 
 extern "C" __attribute__((visibility("default")))
 const struct forward_table forge_forward_table = {
-    FORWARD_TABLE_VERSION, forward_alloc,      forward_release,
-    context_room,          forward_put,        forward_get,
-    forward_copy,          forward_copy_rows,  forward_zero,
-    forward_weight,        forward_codes,      forward_fp8,
-    forward_linear,        drop_linear,        forward_norm,
-    forward_product,       forward_sums,       forward_route,
-    forward_attend,        forward_gate_heads, forward_recur,
-    forward_gate,          forward_pair,       forward_add,
-    forward_add_times,     forward_subtract,   forward_gather,
-    forward_scatter,       forward_add_share,  forward_finite,
+    FORWARD_TABLE_VERSION, forward_alloc,     forward_release,
+    context_room,          forward_put,       forward_get,
+    forward_copy,          forward_copy_rows, forward_zero,
+    forward_weight,        forward_codes,     forward_fp8,
+    forward_linear,        drop_linear,       forward_norm,
+    forward_product,       forward_sums,      forward_route,
+    forward_attend,        forward_turn,      forward_gate_heads,
+    forward_recur,         forward_gate,      forward_pair,
+    forward_add,           forward_add_times, forward_predict,
+    forward_join,          forward_correct,   forward_sparsify,
+    forward_subtract,      forward_gather,    forward_scatter,
+    forward_add_share,     forward_finite,
 };

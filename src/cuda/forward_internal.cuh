@@ -155,6 +155,18 @@ int forward_route(struct cuda_context *c, const struct forward_route *a,
 int forward_attend(struct cuda_context *c, const struct forward_attend *a,
                    struct err *e);
 
+int forward_turn(struct cuda_context *c, const struct forward_attend *a,
+                 struct err *e);
+int forward_add_times(struct cuda_context *c, const struct forward_add_times *a,
+                      struct err *e);
+int forward_predict(struct cuda_context *c, const struct forward_streams *a,
+                    struct err *e);
+int forward_join(struct cuda_context *c, const struct forward_streams *a,
+                 struct err *e);
+int forward_correct(struct cuda_context *c, const struct forward_streams *a,
+                    struct err *e);
+int forward_sparsify(struct cuda_context *c, enum dtype t, double cutoff,
+                     void *g, int64_t rows, int64_t n, struct err *e);
 /* E_BUG: keys are wider than HEAD_DIM_MAX. */
 int forward_recur(struct cuda_context *c, const struct forward_recur *a,
                   struct err *e);

@@ -40,15 +40,16 @@ static int load_router(struct layer *l, struct altup_weights *w, struct err *e)
     for (int64_t i = 0; i < c->altup.n * h; i++)
         w->router[i] *= norm[i % h] / (float)h;
     free(norm);
-    return 0;
+    return model_place(l->m, (void **)&w->router,
+                       (size_t)(c->altup.n * h) * sizeof(float), e);
 }
 
 static int load_laurel(struct layer *l, struct altup_weights *w, struct err *e)
 {
     int64_t h = l->m->config.hidden_size, rank = l->m->config.altup.rank;
 
-    if (layer_vector(l, "laurel.post_laurel_norm.weight", h, &w->laurel_norm,
-                     e) < 0 ||
+    if (layer_vector_there(l, "laurel.post_laurel_norm.weight", h,
+                           &w->laurel_norm, e) < 0 ||
         layer_linear(l, "laurel.linear_left", rank, h, &w->laurel[0], e) < 0)
         return e->code;
     return layer_linear(l, "laurel.linear_right", h, rank, &w->laurel[1], e);
@@ -60,12 +61,13 @@ static int load_end(struct layer *l, struct altup_weights *w, struct err *e)
     const struct altup *a = &l->m->config.altup;
     int64_t h = l->m->config.hidden_size;
 
-    if (layer_vector(l, "altup.correction_coefs.weight", a->n * a->n,
-                     &w->correct, e) < 0 ||
+    if (layer_vector_there(l, "altup.correction_coefs.weight", a->n * a->n,
+                           &w->correct, e) < 0 ||
         (a->scale_corrected &&
-         layer_vector(l, "altup.correct_output_scale", h, &w->scale, e) < 0) ||
-        layer_vector(l, "post_per_layer_input_norm.weight", h, &w->input_norm,
-                     e) < 0 ||
+         layer_vector_there(l, "altup.correct_output_scale", h, &w->scale, e) <
+             0) ||
+        layer_vector_there(l, "post_per_layer_input_norm.weight", h,
+                           &w->input_norm, e) < 0 ||
         layer_linear(l, "per_layer_input_gate", a->inputs, h, &w->input[0], e) <
             0)
         return e->code;
@@ -80,24 +82,24 @@ int altup_load(struct layer *l, struct err *e)
 
     l->altup = w;
     if (!w || load_router(l, w, e) < 0 ||
-        layer_vector(l, "altup.prediction_coefs.weight", a->n * a->n * a->n,
-                     &w->predict, e) < 0)
+        layer_vector_there(l, "altup.prediction_coefs.weight",
+                           a->n * a->n * a->n, &w->predict, e) < 0)
         return e->code;
     if (wanted(l, POINT_MLP_IN) && load_laurel(l, w, e) < 0)
         return e->code;
     return wanted(l, POINT_OUT) ? load_end(l, w, e) : 0;
 }
 
-void altup_release(struct altup_weights *w)
+void altup_release(const struct model *m, struct altup_weights *w)
 {
     if (!w)
         return;
-    free(w->router);
-    free(w->predict);
-    free(w->correct);
-    free(w->scale);
-    free(w->laurel_norm);
-    free(w->input_norm);
+    model_free(m, w->router);
+    model_free(m, w->predict);
+    model_free(m, w->correct);
+    model_free(m, w->scale);
+    model_free(m, w->laurel_norm);
+    model_free(m, w->input_norm);
     for (int i = 0; i < 2; i++) {
         loaded_release(&w->laurel[i]);
         loaded_release(&w->input[i]);
@@ -138,20 +140,19 @@ int altup_rows(int64_t rows, int64_t work, altup_row_fn *fn, const void *ctx,
     return threads_error_take(&j.error, e);
 }
 
-/* A pass over the rows of a batch. */
+/* A pass over the rows of a batch, on the host. */
 struct pass {
-    const struct layer *l;
-    const struct state *s;
-    char *out;         /* [rows, H], elements, or NULL */
-    const char *a, *b; /* the same, of products */
+    const struct model *m;
+    const struct forward_streams *a;
 };
 
 /* fn gets work memory for n + 2 vectors [H]. */
-static int run_pass(const struct pass *p, altup_row_fn *fn, struct err *e)
+static int run_pass(const struct model *m, const struct forward_streams *a,
+                    altup_row_fn *fn, struct err *e)
 {
-    const struct model_config *c = &p->l->m->config;
+    const struct pass p = { m, a };
 
-    return altup_rows(p->s->rows, c->hidden_size * (c->altup.n + 2), fn, p, e);
+    return altup_rows(a->rows, a->width * (a->n + 2), fn, &p, e);
 }
 
 /* Elements to f32 and back; every dtype of a model is a float's. */
@@ -166,13 +167,16 @@ static void narrow(const struct model *m, const float *from, int64_t n,
     (void)!from_f32(to, m->dtype, from, (size_t)n);
 }
 
-/* Address of stream i of row r. */
+/* Address of stream i of row r; -1: of the one at hand. */
 static void *stream(const struct pass *p, int64_t r, int64_t i)
 {
-    const struct model *m = p->l->m;
+    return state_at(p->a->x, p->a->dtype, r * p->a->ld + (i + 1) * p->a->width);
+}
 
-    return state_at(state_x(p->s, r), m->dtype,
-                    model_row_stream(&m->config, i));
+/* Address of row r of rows of H elements. */
+static void *row_of(const struct pass *p, const void *rows, int64_t r)
+{
+    return state_at((void *)(uintptr_t)rows, p->a->dtype, r * p->a->width);
 }
 
 /* y[rows] = W x, W [rows, cols]. */
@@ -189,17 +193,17 @@ static void apply(const float *w, const float *x, int64_t rows, int64_t cols,
 }
 
 /* y[n] = m(x). */
-static void modalities(const struct layer *l, const float *x, float *y)
+static void modalities(const struct forward_streams *a, const float *x,
+                       float *y)
 {
-    const struct model_config *c = &l->m->config;
-    int64_t h = c->hidden_size;
+    int64_t h = a->width;
     double squares = 0, scale;
 
     for (int64_t k = 0; k < h; k++)
         squares += (double)x[k] * x[k];
-    scale = 1 / sqrt(squares / (double)h + c->rms_eps);
-    apply(l->altup->router, x, c->altup.n, h, y);
-    for (int64_t i = 0; i < c->altup.n; i++)
+    scale = 1 / sqrt(squares / (double)h + a->eps);
+    apply(a->router, x, a->n, h, y);
+    for (int64_t i = 0; i < a->n; i++)
         y[i] = (float)tanh(scale * y[i]);
 }
 
@@ -207,21 +211,20 @@ static void modalities(const struct layer *l, const float *x, float *y)
 static void load_streams(const struct pass *p, int64_t r, float *h,
                          float q[ALTUP_STREAMS * ALTUP_STREAMS])
 {
-    const struct altup *a = &p->l->m->config.altup;
-    int64_t n = a->n, width = p->l->m->config.hidden_size;
+    int64_t n = p->a->n, width = p->a->width;
     float y[ALTUP_STREAMS];
 
     for (int64_t i = 0; i < n; i++)
-        widen(p->l->m, stream(p, r, i), width, h + i * width);
-    modalities(p->l, h + a->active * width, y);
-    apply(p->l->altup->predict, y, n * n, n, q);
+        widen(p->m, stream(p, r, i), width, h + i * width);
+    modalities(p->a, h + p->a->active * width, y);
+    apply(p->a->by, y, n * n, n, q);
 }
 
 /* to[H] = p[j] = h[j] + sum q[j, i] h[i]. */
-static void predict(const struct layer *l, const float *h, const float *q,
-                    int64_t j, float *to)
+static void predict(const struct forward_streams *a, const float *h,
+                    const float *q, int64_t j, float *to)
 {
-    int64_t n = l->m->config.altup.n, width = l->m->config.hidden_size;
+    int64_t n = a->n, width = a->width;
 
     memset(to, 0, (size_t)width * sizeof(*to));
     for (int64_t i = 0; i < n; i++)
@@ -234,51 +237,79 @@ static void predict(const struct layer *l, const float *h, const float *q,
 static void predict_row(const void *ctx, int64_t r, float *work)
 {
     const struct pass *p = ctx;
-    const struct model *m = p->l->m;
-    int64_t h = m->config.hidden_size, n = m->config.altup.n;
-    float q[ALTUP_STREAMS * ALTUP_STREAMS], *to = work + n * h;
+    const struct forward_streams *a = p->a;
+    float q[ALTUP_STREAMS * ALTUP_STREAMS], *to = work + a->n * a->width;
 
     load_streams(p, r, work, q);
-    for (int64_t j = 0; j < n; j++) {
-        bool active = j == m->config.altup.active;
+    for (int64_t j = 0; j < a->n; j++) {
+        bool active = j == a->active;
 
-        if (p->out && !active)
+        if (a->out && !active)
             continue;
-        predict(p->l, work, q, j, to);
-        if (!p->out)
-            narrow(m, to, h, stream(p, r, j));
+        predict(a, work, q, j, to);
+        if (!a->out)
+            narrow(p->m, to, a->width, stream(p, r, j));
         if (active)
-            narrow(m, to, h,
-                   p->out ? p->out + (size_t)(r * h) * m->size :
-                            state_x(p->s, r));
+            narrow(p->m, to, a->width,
+                   a->out ? row_of(p, a->out, r) : stream(p, r, -1));
     }
+}
+
+int streams_predict(const struct model *m, const struct forward_streams *a,
+                    struct err *e)
+{
+    return run_pass(m, a, predict_row, e);
+}
+
+/* The batch, without what an operation reads beside it. */
+static struct forward_streams streams_of(const struct layer *l,
+                                         const struct state *s)
+{
+    const struct model_config *c = &l->m->config;
+
+    return (struct forward_streams){ .dtype = l->m->dtype,
+                                     .rows = s->rows,
+                                     .width = c->hidden_size,
+                                     .ld = s->row,
+                                     .n = c->altup.n,
+                                     .active = c->altup.active,
+                                     .eps = c->rms_eps,
+                                     .x = s->x,
+                                     .router = l->altup->router };
 }
 
 int altup_predict(const struct layer *l, const struct state *s, void *out,
                   struct err *e)
 {
-    struct pass p = { .l = l, .s = s, .out = out };
+    struct forward_streams a = streams_of(l, s);
 
-    return run_pass(&p, predict_row, e);
+    a.by = l->altup->predict;
+    a.out = out;
+    return l->m->on ? l->m->on->predict(l->m->context, &a, e) :
+                      streams_predict(l->m, &a, e);
 }
 
 /* ---- LAuReL ---- */
 
 /* x = (x + a + b) / sqrt(2): a = norm_in(p[a]), b what the low-rank path adds. */
-static void laurel_row(const void *ctx, int64_t r, float *work)
+static void join_row(const void *ctx, int64_t r, float *work)
 {
     const struct pass *p = ctx;
-    const struct model *m = p->l->m;
-    int64_t h = m->config.hidden_size;
-    size_t at = (size_t)(r * h) * m->size;
+    int64_t h = p->a->width;
     float *a = work + h, *b = work + 2 * h;
 
-    widen(m, state_x(p->s, r), h, work);
-    widen(m, p->a + at, h, a);
-    widen(m, p->b + at, h, b);
+    widen(p->m, stream(p, r, -1), h, work);
+    widen(p->m, row_of(p, p->a->a, r), h, a);
+    widen(p->m, row_of(p, p->a->b, r), h, b);
     for (int64_t k = 0; k < h; k++)
         work[k] = (work[k] + a[k] + b[k]) * (float)sqrt(0.5);
-    narrow(m, work, h, state_x(p->s, r));
+    narrow(p->m, work, h, stream(p, r, -1));
+}
+
+int streams_join(const struct model *m, const struct forward_streams *a,
+                 struct err *e)
+{
+    return run_pass(m, a, join_row, e);
 }
 
 int altup_laurel(struct layer *l, const struct state *s, struct err *e)
@@ -289,9 +320,9 @@ int altup_laurel(struct layer *l, const struct state *s, struct err *e)
                       .n = c->hidden_size,
                       .w = l->norm1,
                       .eps = (float)c->rms_eps };
-    struct pass p = { .l = l, .s = s };
+    struct forward_streams a = streams_of(l, s);
 
-    if (buffer_reserve(&m->side[0], s->rows, j.n, m->size, "streams", e) < 0)
+    if (model_reserve(m, &m->side[0], s->rows, j.n, m->size, "streams", e) < 0)
         return e->code;
     j.x = state_at(s->x, m->dtype, model_row_stream(c, c->altup.active));
     j.ld = s->row;
@@ -304,9 +335,9 @@ int altup_laurel(struct layer *l, const struct state *s, struct err *e)
         model_norm(m, m->latent.p, l->altup->laurel_norm, s->rows, m->latent.p,
                    e) < 0)
         return e->code;
-    p.a = m->side[0].p;
-    p.b = m->latent.p;
-    return run_pass(&p, laurel_row, e);
+    a.a = m->side[0].p;
+    a.b = m->latent.p;
+    return m->on ? m->on->join(m->context, &a, e) : streams_join(m, &a, e);
 }
 
 /* ---- the end of a layer ---- */
@@ -315,46 +346,58 @@ int altup_laurel(struct layer *l, const struct state *s, struct err *e)
 static void correct_row(const void *ctx, int64_t r, float *work)
 {
     const struct pass *p = ctx;
-    const struct model *m = p->l->m;
-    const struct altup_weights *w = p->l->altup;
-    int64_t h = m->config.hidden_size, n = m->config.altup.n;
-    int64_t active = m->config.altup.active;
-    float y[ALTUP_STREAMS], q[ALTUP_STREAMS], *news = work + h,
-                                              *to = work + 2 * h;
+    const struct forward_streams *a = p->a;
+    int64_t h = a->width;
+    float y[ALTUP_STREAMS], q[ALTUP_STREAMS];
+    float *news = work + h, *to = work + 2 * h;
 
-    widen(m, state_x(p->s, r), h, work);
-    modalities(p->l, work, y);
-    apply(w->correct, y, n, n, q);
-    widen(m, stream(p, r, active), h, news);
+    widen(p->m, stream(p, r, -1), h, work);
+    modalities(a, work, y);
+    apply(a->by, y, a->n, a->n, q);
+    widen(p->m, stream(p, r, a->active), h, news);
     for (int64_t k = 0; k < h; k++)
         news[k] = work[k] - news[k];
-    for (int64_t j = 0; j < n; j++) {
-        widen(m, stream(p, r, j), h, to);
+    for (int64_t j = 0; j < a->n; j++) {
+        widen(p->m, stream(p, r, j), h, to);
         for (int64_t k = 0; k < h; k++)
             to[k] += (1 + q[j]) * news[k];
-        narrow(m, to, h, stream(p, r, j));
-        if (j != active)
+        narrow(p->m, to, h, stream(p, r, j));
+        if (j != a->active)
             continue;
-        widen(m, stream(p, r, j), h, to); /* as it was rounded */
-        for (int64_t k = 0; w->scale && k < h; k++)
-            to[k] *= w->scale[k];
-        narrow(m, to, h, p->out + (size_t)(r * h) * m->size);
+        widen(p->m, stream(p, r, j), h, to); /* as it was rounded */
+        for (int64_t k = 0; a->scale && k < h; k++)
+            to[k] *= a->scale[k];
+        narrow(p->m, to, h, row_of(p, a->out, r));
     }
 }
 
-/* h[1 ..] += a */
-static void add_row(const void *ctx, int64_t r, float *work)
+int streams_correct(const struct model *m, const struct forward_streams *a,
+                    struct err *e)
 {
-    const struct pass *p = ctx;
-    const struct model *m = p->l->m;
-    int64_t h = m->config.hidden_size;
+    return run_pass(m, a, correct_row, e);
+}
 
-    widen(m, p->a + (size_t)(r * h) * m->size, h, work);
-    for (int64_t j = 1; j < m->config.altup.n; j++)
-        if (m->bf16)
-            m->k->add_bf16(work, NULL, h, stream(p, r, j));
-        else
-            m->k->add_f32(work, NULL, h, stream(p, r, j));
+/* h[1 ..] += y, rows of H elements. */
+static int add_to_streams(const struct layer *l, const struct state *s,
+                          const void *y, struct err *e)
+{
+    const struct model *m = l->m;
+    const struct model_config *c = &m->config;
+
+    for (int64_t i = 1; i < c->altup.n; i++)
+        if (model_add_times(
+                m,
+                &(struct forward_add_times){
+                    .dtype = m->dtype,
+                    .factor = 1,
+                    .rows = s->rows,
+                    .n = c->hidden_size,
+                    .ld = s->row,
+                    .x = state_at(s->x, m->dtype, model_row_stream(c, i)),
+                    .y = y },
+                e) < 0)
+            return e->code;
+    return 0;
 }
 
 int altup_correct(struct layer *l, const struct state *s, struct err *e)
@@ -362,18 +405,21 @@ int altup_correct(struct layer *l, const struct state *s, struct err *e)
     struct model *m = l->m;
     const struct model_config *c = &m->config;
     const struct altup_weights *w = l->altup;
-    struct pass p = { .l = l, .s = s };
+    struct forward_streams a = streams_of(l, s);
     struct gate_pair g = { .ldg = c->altup.inputs,
                            .ldu = s->row,
                            .rows = s->rows,
                            .n = c->altup.inputs };
 
-    if (buffer_reserve(&m->side[0], s->rows, c->hidden_size, m->size, "streams",
-                       e) < 0)
+    if (model_reserve(m, &m->side[0], s->rows, c->hidden_size, m->size,
+                      "streams", e) < 0)
         return e->code;
-    p.out = m->side[0].p;
-    if (run_pass(&p, correct_row, e) < 0 ||
-        product_into(&m->side[1], m, &w->input[0], p.out, s->rows, "streams",
+    a.by = w->correct;
+    a.scale = w->scale;
+    a.out = m->side[0].p;
+    if ((m->on ? m->on->correct(m->context, &a, e) :
+                 streams_correct(m, &a, e)) < 0 ||
+        product_into(&m->side[1], m, &w->input[0], a.out, s->rows, "streams",
                      e) < 0)
         return e->code;
     g.g = g.out = m->side[1].p;
@@ -384,14 +430,14 @@ int altup_correct(struct layer *l, const struct state *s, struct err *e)
         model_norm(m, m->side[0].p, w->input_norm, s->rows, m->side[0].p, e) <
             0)
         return e->code;
-    p.a = m->side[0].p;
-    return run_pass(&p, add_row, e);
+    return add_to_streams(l, s, m->side[0].p, e);
 }
 
 /* ---- sparse gates ---- */
 
 struct sparse {
-    const struct layer *l;
+    const struct model *m;
+    double cutoff;
     void *g;
     int64_t n;
 };
@@ -399,28 +445,29 @@ struct sparse {
 static void sparse_row(const void *ctx, int64_t r, float *g)
 {
     const struct sparse *j = ctx;
-    const struct model *m = j->l->m;
-    double cutoff = m->config.altup.cutoff[j->l->index], n = (double)j->n;
-    void *row = state_at(j->g, m->dtype, r * j->n);
-    double sum = 0, squares = 0, mean;
+    void *row = state_at(j->g, j->m->dtype, r * j->n);
+    double sum = 0, squares = 0, mean, n = (double)j->n;
     float least;
 
-    widen(m, row, j->n, g);
+    widen(j->m, row, j->n, g);
     for (int64_t i = 0; i < j->n; i++) {
         sum += g[i];
         squares += (double)g[i] * g[i];
     }
     mean = sum / n;
-    least = (float)(mean + cutoff * sqrt(fmax(squares / n - mean * mean, 0)));
+    least =
+        (float)(mean + j->cutoff * sqrt(fmax(squares / n - mean * mean, 0)));
     for (int64_t i = 0; i < j->n; i++)
         g[i] = g[i] > least ? g[i] - least : 0;
-    narrow(m, g, j->n, row);
+    narrow(j->m, g, j->n, row);
 }
 
-int altup_sparsify(const struct layer *l, void *g, int64_t rows, int64_t n,
-                   struct err *e)
+int altup_sparsify(const struct model *m, double cutoff, void *g, int64_t rows,
+                   int64_t n, struct err *e)
 {
-    struct sparse j = { l, g, n };
+    struct sparse j = { m, cutoff, g, n };
 
-    return altup_rows(rows, n, sparse_row, &j, e);
+    return m->on ?
+               m->on->sparsify(m->context, m->dtype, cutoff, g, rows, n, e) :
+               altup_rows(rows, n, sparse_row, &j, e);
 }

@@ -70,10 +70,19 @@ static void as_long(const struct model *m, const void *x, double length,
         f[k] = (float)(f[k] * (length / own));
 }
 
+/* m as it is where layers run on the host. */
+static struct model model_on_host(const struct model *m)
+{
+    struct model host = *m;
+
+    host.on = NULL;
+    return host;
+}
+
 /* ---- in front of the first layer ---- */
 
 struct altup_entry {
-    struct model *m;
+    struct model m; /* on the host, wherever layers run */
     struct projections streams;
     struct loaded inputs;          /* M [n_layers * inputs, H] */
     float *norm;                   /* [inputs] */
@@ -83,8 +92,8 @@ struct altup_entry {
 static int find_table(struct altup_entry *w, struct err *e)
 {
     static const char name[] = "model.embed_tokens_per_layer.weight";
-    const struct model_config *c = &w->m->config;
-    const struct ck_tensor *t = w->table = checkpoint_find(w->m->ck, name);
+    const struct model_config *c = &w->m.config;
+    const struct ck_tensor *t = w->table = checkpoint_find(w->m.ck, name);
 
     if (!t)
         return err_set(e, E_DATA, "'%s' is missing", name);
@@ -112,15 +121,15 @@ int altup_entry_load(struct model *m, struct altup_entry **out, struct err *e)
 
     if (!w)
         return e->code;
-    w->m = m;
+    w->m = model_on_host(m);
     w->inputs.of = (struct linear){ .layer = -1,
                                     .expert = -1,
                                     .rows = c->n_layers * c->altup.inputs,
                                     .cols = c->hidden_size };
     strcpy(w->inputs.of.module, "model.per_layer_model_projection");
     if (find_table(w, e) < 0 ||
-        load_projections(m, "altup_projections", &w->streams, e) < 0 ||
-        model_load_linear(m, NULL, &w->inputs, e) < 0)
+        load_projections(&w->m, "altup_projections", &w->streams, e) < 0 ||
+        model_load_linear(&w->m, NULL, &w->inputs, e) < 0)
         return e->code;
     return model_norm_vector(m, "model.per_layer_projection_norm.weight",
                              c->altup.inputs, &w->norm, e);
@@ -148,7 +157,7 @@ struct piece {
 
 static void *out_row(const struct piece *p, int64_t r, int64_t at)
 {
-    const struct model *m = p->w->m;
+    const struct model *m = &p->w->m;
 
     return state_at(p->out, m->dtype, r * model_row(&m->config) + at);
 }
@@ -157,7 +166,7 @@ static void *out_row(const struct piece *p, int64_t r, int64_t at)
 static void first_row(const void *ctx, int64_t r, float *work)
 {
     const struct piece *p = ctx;
-    const struct model *m = p->w->m;
+    const struct model *m = &p->w->m;
     const struct model_config *c = &m->config;
 
     (void)work;
@@ -170,7 +179,7 @@ static void first_row(const void *ctx, int64_t r, float *work)
 static void stream_row(const void *ctx, int64_t r, float *work)
 {
     const struct piece *p = ctx;
-    const struct model *m = p->w->m;
+    const struct model *m = &p->w->m;
     int64_t h = m->config.hidden_size;
     double length = length_of(m, row_at(m, p->h, h, r), work);
 
@@ -183,7 +192,7 @@ static void stream_row(const void *ctx, int64_t r, float *work)
 static void input_row(const void *ctx, int64_t r, float *work)
 {
     const struct piece *p = ctx;
-    const struct model *m = p->w->m;
+    const struct model *m = &p->w->m;
     const struct model_config *c = &m->config;
     int64_t n = c->altup.inputs, all = n * c->n_layers;
     enum dtype stored = p->w->table->dtype;
@@ -219,7 +228,7 @@ static int read_table(const struct altup_entry *w, const int32_t *tokens,
     for (int64_t i = 0; i < n; i++) {
         uint64_t id = (uint64_t)tokens[i];
 
-        if (checkpoint_read_rows(w->m->ck, t, id < t->dims[0] ? id : 0, 1,
+        if (checkpoint_read_rows(w->m.ck, t, id < t->dims[0] ? id : 0, 1,
                                  to + (size_t)i * row, e) < 0)
             return e->code;
     }
@@ -232,7 +241,7 @@ static int enter_piece(struct piece *p, const int32_t *tokens, int64_t n,
                        struct err *e)
 {
     const struct altup_entry *w = p->w;
-    const struct model *m = w->m;
+    const struct model *m = &w->m;
     const struct model_config *c = &m->config;
 
     if (buffer_reserve(table, n, w->inputs.of.rows,
@@ -261,7 +270,7 @@ int altup_enter(const struct altup_entry *w, const int32_t *tokens, int64_t n,
                 const void *h, void *out, struct err *e)
 {
     enum { PIECE = 512 };
-    const struct model *m = w->m;
+    const struct model *m = &w->m;
     struct buffer table = { 0 }, product = { 0 };
     int rc = 0;
 
@@ -283,7 +292,8 @@ int altup_enter(const struct altup_entry *w, const int32_t *tokens, int64_t n,
 /* ---- behind the last layer ---- */
 
 struct altup_exit {
-    struct model *m;
+    struct model m;            /* on the host, wherever layers run */
+    const struct model *there; /* where they run */
     struct projections streams;
 };
 
@@ -293,8 +303,9 @@ int altup_exit_load(struct model *m, struct altup_exit **out, struct err *e)
 
     if (!w)
         return e->code;
-    w->m = m;
-    return load_projections(m, "altup_unembed_projections", &w->streams, e);
+    w->m = model_on_host(m);
+    w->there = m;
+    return load_projections(&w->m, "altup_unembed_projections", &w->streams, e);
 }
 
 void altup_exit_release(struct altup_exit *w)
@@ -355,10 +366,10 @@ static void mean_row(const void *ctx, int64_t r, float *work)
                     work, (size_t)h);
 }
 
-int altup_leave(const struct altup_exit *w, const void *x, int64_t n, void *out,
-                struct err *e)
+static int leave(const struct altup_exit *w, const void *x, int64_t n,
+                 void *out, struct err *e)
 {
-    const struct model *m = w->m;
+    const struct model *m = &w->m;
     int64_t h = m->config.hidden_size;
     struct buffer sum = { 0 }, own = { 0 }, product = { 0 };
     struct leaving p = { .m = m, .x = x };
@@ -384,5 +395,27 @@ int altup_leave(const struct altup_exit *w, const void *x, int64_t n, void *out,
     buffer_release(&sum);
     buffer_release(&own);
     buffer_release(&product);
+    return rc;
+}
+
+int altup_leave(const struct altup_exit *w, const void *x, int64_t n, void *out,
+                struct err *e)
+{
+    const struct model *m = w->there;
+    size_t h = (size_t)(n * m->config.hidden_size) * m->size;
+    struct buffer rows = { 0 };
+    int rc;
+
+    if (!m->on)
+        return leave(w, x, n, out, e);
+    rc = buffer_reserve(&rows, n, model_row(&m->config), m->size, "streams", e);
+    if (rc >= 0)
+        rc = model_get(m, rows.p, x,
+                       (size_t)(n * model_row(&m->config)) * m->size, e);
+    if (rc >= 0)
+        rc = leave(w, rows.p, n, rows.p, e);
+    if (rc >= 0)
+        rc = model_put(m, out, rows.p, h, e);
+    buffer_release(&rows);
     return rc;
 }

@@ -35,14 +35,6 @@ int64_t delta_cached(const struct delta *d)
 
 /* ---- loading ---- */
 
-int delta_vector(struct layer *l, const char *part, int64_t n, float **v,
-                 struct err *e)
-{
-    return layer_vector(l, part, n, v, e) < 0 ?
-               e->code :
-               model_place(l->m, (void **)v, (size_t)n * sizeof(**v), e);
-}
-
 /* The filters of q, k and v are tensors of their own. */
 static int load_filters(struct layer *l, struct delta_weights *w, struct err *e)
 {
@@ -78,9 +70,11 @@ static int load_channels(struct layer *l, struct delta_weights *w,
     int64_t h = l->m->config.hidden_size, all = d->k_heads * d->k_dim;
 
     if (load_filters(l, w, e) < 0 ||
-        delta_vector(l, "self_attn.A_log", d->k_heads, &w->decay, e) < 0 ||
-        delta_vector(l, "self_attn.dt_bias", all, &w->shift, e) < 0 ||
-        delta_vector(l, "self_attn.o_norm.weight", d->v_dim, &w->norm, e) < 0)
+        layer_vector_there(l, "self_attn.A_log", d->k_heads, &w->decay, e) <
+            0 ||
+        layer_vector_there(l, "self_attn.dt_bias", all, &w->shift, e) < 0 ||
+        layer_vector_there(l, "self_attn.o_norm.weight", d->v_dim, &w->norm,
+                           e) < 0)
         return e->code;
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         bool second = i % 2;
@@ -104,11 +98,14 @@ int delta_load(struct layer *l, struct err *e)
     if (w && l->m->config.family->delta == DELTA_CHANNELS)
         return load_channels(l, w, e);
     if (!w ||
-        delta_vector(l, "linear_attn.conv1d.weight", channels_of(d) * d->kernel,
-                     &w->filter, e) < 0 ||
-        delta_vector(l, "linear_attn.A_log", d->v_heads, &w->decay, e) < 0 ||
-        delta_vector(l, "linear_attn.dt_bias", d->v_heads, &w->shift, e) < 0 ||
-        delta_vector(l, "linear_attn.norm.weight", d->v_dim, &w->norm, e) < 0)
+        layer_vector_there(l, "linear_attn.conv1d.weight",
+                           channels_of(d) * d->kernel, &w->filter, e) < 0 ||
+        layer_vector_there(l, "linear_attn.A_log", d->v_heads, &w->decay, e) <
+            0 ||
+        layer_vector_there(l, "linear_attn.dt_bias", d->v_heads, &w->shift, e) <
+            0 ||
+        layer_vector_there(l, "linear_attn.norm.weight", d->v_dim, &w->norm,
+                           e) < 0)
         return e->code;
     if (l->m->config.family->delta == DELTA_FUSED)
         return layer_linear(l, "linear_attn.in_proj_ba", 2 * d->v_heads, h,

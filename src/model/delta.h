@@ -29,9 +29,6 @@ MUST_CHECK int delta_run(struct layer *l, const struct state *s, const void *in,
 /* f32 numbers that a layer keeps in a KV cache. */
 int64_t delta_cached(const struct delta *d);
 
-/* layer_vector(), where layers run. */
-MUST_CHECK int delta_vector(struct layer *l, const char *part, int64_t n,
-                            float **v, struct err *e);
 /* A call of forward_table.recur() for the batch, without what the linears put out
  * and without weights. */
 struct forward_recur delta_call(const struct layer *l, const struct state *s,

@@ -95,6 +95,33 @@ static struct kept find_rows(const struct model *m)
     return (struct kept){ q, q + (size_t)k * m->size, c->n_heads * d + 2 * k };
 }
 
+/* Where keys and values of a layer lie in the tokens' rows, since several layers use
+ * them: put them there, normalized and rotated, if they are this layer's own. */
+static int use_rows(struct layer *l, const struct state *s,
+                    const struct forward_attend *a, struct kept *r,
+                    struct err *e)
+{
+    const struct model *m = l->m;
+    const struct model_config *c = &m->config;
+    int64_t n = c->n_kv_heads * c->head_dim, at = model_row_keys(c, l->index);
+    char *keys = state_at(s->x, m->dtype, at), *values;
+    size_t bytes = (size_t)n * m->size, row = (size_t)s->row * m->size;
+    struct forward_attend own = *a;
+
+    values = keys + bytes;
+    if (!model_layer_shares(c, l->index)) {
+        own.k = (struct forward_heads){ r->key, r->row, c->head_dim };
+        if (m->on->turn(m->context, &own, e) < 0 ||
+            m->on->copy_rows(m->context, keys, row, r->key, bytes, bytes,
+                             s->rows, e) < 0 ||
+            m->on->copy_rows(m->context, values, row, r->value, bytes, bytes,
+                             s->rows, e) < 0)
+            return e->code;
+    }
+    *r = (struct kept){ keys, values, s->row };
+    return 0;
+}
+
 /* With a KV cache: append them to the layer's in there, and take all of those. */
 static int keep_rows(struct layer *l, const struct state *s, struct kept *r,
                      struct err *e)
@@ -197,9 +224,14 @@ int device_attend(struct layer *l, const struct state *s, void *out,
     int64_t longest = model_longest(s->first, s->n_sequences) + a.past;
 
     if (model_angles(m, l->index, longest, &a.cs, &a.rotary, e) < 0 ||
-        model_growth(m, l->index, longest, &a.growth, e) < 0 ||
+        model_growth(m, l->index, longest, &a.growth, e) < 0)
+        return e->code;
+    a.turned = model_row_keys(c, l->index);
+    if ((a.turned && use_rows(l, s, &a, &rows, e) < 0) ||
         keep_rows(l, s, &rows, e) < 0)
         return e->code;
+    if (a.turned)
+        a.k_norm = NULL;
     find_heads(m, &rows, &a);
     return m->on->attend(m->context, &a, e) < 0 ? e->code :
                                                   gate_heads(m, &a, e);

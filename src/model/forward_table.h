@@ -19,7 +19,7 @@
 #include "forge_w4a16.h"
 
 #define FORWARD_TABLE "forge_forward_table"
-enum { FORWARD_TABLE_VERSION = 8 };
+enum { FORWARD_TABLE_VERSION = 9 };
 
 /* RMS norm: out[rows, n] = w * x / rms(x) for rows of n elements, leading
  * dimension ld. */
@@ -137,13 +137,42 @@ struct forward_attend {
     bool pairs;      /* RoPE rotates (2i, 2i+1) instead of (i, i + rotary/2) */
     const float *cs; /* [positions, rotary]: cosines, then sines; not read
                       * where rotary is 0 */
+    bool
+        turned; /* keys are normalized and rotated already; k_norm is NULL, and so
+                  * is tail.p */
     struct forward_heads q, k, v; /* q.p may be overwritten, and k.p if
-                                   * tail.p is NULL */
+                                   * tail.p is NULL and not turned */
     struct forward_heads tail;    /* latent attention: the last tail_dim dims
                                    * of keys, shared by all heads; p NULL: k
                                    * has all dims */
     int64_t tail_dim;
     void *out;
+};
+
+/* x[rows, n] += factor * y[rows, n], elements; the product is rounded first; ld:
+ * elements of a row of x. */
+struct forward_add_times {
+    enum dtype dtype;
+    float factor;
+    int64_t rows, n, ld;
+    void *x;
+    const void *y;
+};
+
+/* Residual streams of rows by the formulas of altup.h.  A row of x has H elements of
+ * the stream at hand, then n streams of H. */
+struct forward_streams {
+    enum dtype dtype;
+    int64_t rows, width, ld; /* width: H; ld: elements of a row */
+    int64_t n, active;       /* n: ALTUP_STREAMS at most */
+    double eps;
+    void *x;
+    const float
+        *router;     /* R of altup.h with the norm's weights, over H: [n, H] */
+    const float *by; /* predict(): P [n n, n]; correct(): C [n, n] */
+    const float *scale; /* correct(): s [H], or NULL */
+    const void *a, *b;  /* join(): [rows, H], elements */
+    void *out; /* predict(): [rows, H], or NULL; correct(): [rows, H] */
 };
 
 /* out[rows, heads * dim] *= sigmoid(g), elements: the output of attention by the
@@ -264,6 +293,10 @@ struct forward_table {
                  struct err *e);
     int (*attend)(struct cuda_context *c, const struct forward_attend *a,
                   struct err *e);
+    /* What attend() does to keys in front of attention, in place: norm and RoPE of
+     * a->k.  Nothing else of a is read but the batch and the sizes. */
+    int (*turn)(struct cuda_context *c, const struct forward_attend *a,
+                struct err *e);
     int (*gate_heads)(struct cuda_context *c,
                       const struct forward_gate_heads *a, struct err *e);
     int (*recur)(struct cuda_context *c, const struct forward_recur *a,
@@ -275,9 +308,21 @@ struct forward_table {
     /* x[n] += y[n], x elements. */
     int (*add)(struct cuda_context *c, enum dtype t, void *x, const float *y,
                int64_t n, struct err *e);
-    /* x[n] += factor * y[n], elements; the product is rounded first. */
-    int (*add_times)(struct cuda_context *c, enum dtype t, float factor,
-                     void *x, const void *y, int64_t n, struct err *e);
+    int (*add_times)(struct cuda_context *c, const struct forward_add_times *a,
+                     struct err *e);
+    /* out = p[active], and the streams stay; out NULL: streams = p, and the stream
+     * at hand = p[active]. */
+    int (*predict)(struct cuda_context *c, const struct forward_streams *a,
+                   struct err *e);
+    /* The stream at hand = (it + a + b) / sqrt(2). */
+    int (*join)(struct cuda_context *c, const struct forward_streams *a,
+                struct err *e);
+    /* Streams by the stream at hand; out = s times the active one. */
+    int (*correct)(struct cuda_context *c, const struct forward_streams *a,
+                   struct err *e);
+    /* g[rows, n] = max(g - mean - cutoff * deviation, 0), elements, of each row. */
+    int (*sparsify)(struct cuda_context *c, enum dtype t, double cutoff,
+                    void *g, int64_t rows, int64_t n, struct err *e);
     int (*subtract)(struct cuda_context *c, const struct forward_difference *d,
                     struct err *e);
     /* to[rows, n] = from[token of the row, n], times r->by. */

@@ -106,7 +106,10 @@ MUST_CHECK int model_vector(struct model *m, const char *name, int64_t n,
 /* The same by its name in the layer: "self_attn.sinks". */
 MUST_CHECK int layer_vector(struct layer *l, const char *part, int64_t n,
                             float **v, struct err *e);
-/* The same for a norm's weight: 1 is added where the family stores it less 1. */
+/* The same where layers run; model_free() it. */
+MUST_CHECK int layer_vector_there(struct layer *l, const char *part, int64_t n,
+                                  float **v, struct err *e);
+/* model_vector() for a norm's weight: 1 is added where the family stores it less 1. */
 MUST_CHECK int model_norm_vector(struct model *m, const char *name, int64_t n,
                                  float **v, struct err *e);
 /* A linear of the checkpoint as elements: *w [rows, cols], the host's; free()
@@ -245,8 +248,10 @@ void gate_run(struct layer *l, const struct state *s, const void *in,
               const void *y);
 MUST_CHECK int device_gate(struct layer *l, const struct state *s,
                            const void *in, const void *y, struct err *e);
-/* s->x += residual_scale * y, y [rows, H], elements; on the host. */
-void add_scaled(const struct model *m, const struct state *s, const void *y);
+/* forward_table.add_times(), where layers run. */
+MUST_CHECK int model_add_times(const struct model *m,
+                               const struct forward_add_times *a,
+                               struct err *e);
 /* Tokens of the longest of n sequences that begin at rows first[]. */
 int64_t model_longest(const int64_t *first, int64_t n);
 /* model_rope() with *cs where layers run. */

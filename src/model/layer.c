@@ -254,7 +254,7 @@ void layer_release(struct layer *l)
     delta_release(l->m, l->delta);
     mamba_release(l->m, l->mamba);
     indexer_release(l->indexer);
-    altup_release(l->altup);
+    altup_release(l->m, l->altup);
     model_free(l->m, l->v_norm);
     free(l);
 }

@@ -245,25 +245,24 @@ static int to_attn_out(struct layer *l, struct state *s, struct err *e)
 
 enum { GATE_PART = 256 };
 
-/* x += factor * y, rows of elements. */
-static void add_times(const struct model *m, float factor, const void *y,
-                      void *x)
+/* x[n] += factor * y[n], elements. */
+static void add_times(const struct model *m, float factor, int64_t n,
+                      const void *y, void *x)
 {
-    int64_t h = m->config.hidden_size;
     float t[GATE_PART];
 
-    for (int64_t i = 0; i < h; i += GATE_PART) {
-        int64_t n = h - i < GATE_PART ? h - i : GATE_PART;
+    for (int64_t i = 0; i < n; i += GATE_PART) {
+        int64_t k = n - i < GATE_PART ? n - i : GATE_PART;
 
         if (!to_f32(t, (const char *)y + (size_t)i * m->size, m->dtype,
-                    (size_t)n))
+                    (size_t)k))
             return; /* not with a float's dtype */
-        for (int64_t k = 0; k < n; k++)
-            t[k] *= factor;
+        for (int64_t c = 0; c < k; c++)
+            t[c] *= factor;
         if (m->bf16)
-            m->k->add_bf16(t, NULL, n, (uint16_t *)x + i);
+            m->k->add_bf16(t, NULL, k, (uint16_t *)x + i);
         else
-            m->k->add_f32(t, NULL, n, (float *)x + i);
+            m->k->add_f32(t, NULL, k, (float *)x + i);
     }
 }
 
@@ -302,7 +301,7 @@ static void gate_rows(void *ctx, size_t begin, size_t end)
     for (int64_t r = (int64_t)begin; r < (int64_t)end; r++) {
         size_t at = (size_t)(r * h) * m->size;
 
-        add_times(m, gate_of(j->l, (const char *)j->in + at, h),
+        add_times(m, gate_of(j->l, (const char *)j->in + at, h), h,
                   (const char *)j->y + at, state_x(j->s, r));
     }
 }
@@ -338,26 +337,29 @@ static int add_gated(struct layer *l, struct state *s, struct err *e)
 
 struct add_job {
     const struct model *m;
-    const struct state *s;
-    const void *y; /* [rows, H], elements */
+    const struct forward_add_times *a;
 };
 
 static void add_rows(void *ctx, size_t begin, size_t end)
 {
     const struct add_job *j = ctx;
-    const struct model *m = j->m;
-    size_t row = (size_t)m->config.hidden_size * m->size;
+    const struct forward_add_times *a = j->a;
 
-    for (size_t r = begin; r < end; r++)
-        add_times(m, (float)m->config.residual_scale,
-                  (const char *)j->y + r * row, state_x(j->s, (int64_t)r));
+    for (int64_t r = (int64_t)begin; r < (int64_t)end; r++)
+        add_times(j->m, a->factor, a->n,
+                  (const char *)a->y + (size_t)(r * a->n) * j->m->size,
+                  state_at(a->x, a->dtype, r * a->ld));
 }
 
-void add_scaled(const struct model *m, const struct state *s, const void *y)
+int model_add_times(const struct model *m, const struct forward_add_times *a,
+                    struct err *e)
 {
-    struct add_job j = { m, s, y };
+    struct add_job j = { m, a };
 
-    threads_for((size_t)s->rows, 8, add_rows, &j);
+    if (m->on)
+        return m->on->add_times(m->context, a, e);
+    threads_for((size_t)a->rows, 8, add_rows, &j);
+    return 0;
 }
 
 /* x += residual_scale * norm(W act + b), W: o or down; norm NULL: none. */
@@ -377,12 +379,16 @@ static int add_output(struct layer *l, const struct state *s,
                     e) < 0) ||
         (norm && model_norm(m, m->latent.p, norm, s->rows, m->latent.p, e) < 0))
         return e->code;
-    if (m->on)
-        return m->on->add_times(
-            m->context, m->dtype, (float)m->config.residual_scale, s->x,
-            m->latent.p, s->rows * m->config.hidden_size, e);
-    add_scaled(m, s, m->latent.p);
-    return 0;
+    return model_add_times(
+        m,
+        &(struct forward_add_times){ .dtype = m->dtype,
+                                     .factor = (float)m->config.residual_scale,
+                                     .rows = s->rows,
+                                     .n = m->config.hidden_size,
+                                     .ld = s->row,
+                                     .x = s->x,
+                                     .y = m->latent.p },
+        e);
 }
 
 /* The input of attention or MLP: norm(x); norm NULL: x. */
@@ -438,7 +444,8 @@ static int to_sparse_mid(struct layer *l, struct state *s, const void *in,
         return e->code;
     j.g = p.out = m->both.p;
     if (product_run(&p, e) < 0 ||
-        altup_sparsify(l, m->both.p, s->rows, n, e) < 0)
+        altup_sparsify(m, m->config.altup.cutoff[l->index], m->both.p, s->rows,
+                       n, e) < 0)
         return e->code;
     j.u = p.out = (char *)m->both.p + half;
     p.first = &l->part[PART_UP];

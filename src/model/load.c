@@ -24,6 +24,14 @@ int layer_vector(struct layer *l, const char *part, int64_t n, float **v,
     return model_vector(l->m, name, n, v, e);
 }
 
+int layer_vector_there(struct layer *l, const char *part, int64_t n, float **v,
+                       struct err *e)
+{
+    return layer_vector(l, part, n, v, e) < 0 ?
+               e->code :
+               model_place(l->m, (void **)v, (size_t)n * sizeof(**v), e);
+}
+
 int model_norm_vector(struct model *m, const char *name, int64_t n, float **v,
                       struct err *e)
 {

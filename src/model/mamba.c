@@ -26,15 +26,15 @@ int mamba_load(struct layer *l, struct err *e)
 
     l->mamba = w;
     if (!w ||
-        delta_vector(l, "mamba.conv1d.weight", channels * d->kernel, &w->filter,
-                     e) < 0 ||
-        (d->conv_bias &&
-         delta_vector(l, "mamba.conv1d.bias", channels, &w->bias, e) < 0) ||
-        delta_vector(l, "mamba.A_log", d->v_heads, &w->decay, e) < 0 ||
-        delta_vector(l, "mamba.dt_bias", d->v_heads, &w->shift, e) < 0 ||
-        delta_vector(l, "mamba.D", d->v_heads, &w->skip, e) < 0)
+        layer_vector_there(l, "mamba.conv1d.weight", channels * d->kernel,
+                           &w->filter, e) < 0 ||
+        (d->conv_bias && layer_vector_there(l, "mamba.conv1d.bias", channels,
+                                            &w->bias, e) < 0) ||
+        layer_vector_there(l, "mamba.A_log", d->v_heads, &w->decay, e) < 0 ||
+        layer_vector_there(l, "mamba.dt_bias", d->v_heads, &w->shift, e) < 0 ||
+        layer_vector_there(l, "mamba.D", d->v_heads, &w->skip, e) < 0)
         return e->code;
-    return delta_vector(l, "mamba.norm.weight", inner, &w->norm, e);
+    return layer_vector_there(l, "mamba.norm.weight", inner, &w->norm, e);
 }
 
 void mamba_release(const struct model *m, struct mamba_weights *w)

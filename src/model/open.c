@@ -55,8 +55,8 @@ void model_close(struct model *m)
     model_buffer_release(m, &m->value);
     model_buffer_release(m, &m->latent);
     model_buffer_release(m, &m->both);
-    buffer_release(&m->side[0]);
-    buffer_release(&m->side[1]);
+    model_buffer_release(m, &m->side[0]);
+    model_buffer_release(m, &m->side[1]);
     model_buffer_release(m, &m->keys);
     model_buffer_release(m, &m->values);
     buffer_release(&m->blocks);

@@ -196,7 +196,6 @@ pruned() {
     jq -e '.quantization_config.ignore | index("re:(.*\\.)?vision_tower\\..*")' made-mm/config.json
     refused 78 forge quantize m out "${few[@]}" --effort best
     [[ $stderr == *"--effort best: gemma3n_text has several residual streams"* ]]
-    refused 69 forge quantize m out "${few[@]}" --device cuda
     sed -i 's/"num_kv_shared_layers": 3/"num_kv_shared_layers": 6/' m/config.json
     refused 65 forge quantize m out "${few[@]}"
     [[ $stderr == *"num_kv_shared_layers"* ]]

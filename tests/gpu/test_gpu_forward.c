@@ -164,7 +164,15 @@ static void test_elements(enum dtype t, int64_t rows, int64_t n)
                         e));
     same("gate", &b, t, false);
     b = elements(t, rows * n, 2);
-    BOTH(table[s]->add_times(context[s], t, .22f, b.p[s], a.p[s], rows * n, e));
+    BOTH(table[s]->add_times(context[s],
+                             &(struct forward_add_times){ .dtype = t,
+                                                          .factor = .22f,
+                                                          .rows = rows,
+                                                          .n = n,
+                                                          .ld = n,
+                                                          .x = b.p[s],
+                                                          .y = a.p[s] },
+                             e));
     same("add_times", &b, t, true);
     b = poisoned((size_t)rows * 2 * item(t));
     BOTH(table[s]->copy_rows(context[s], b.p[s], 2 * item(t), a.p[s],
