@@ -203,6 +203,46 @@ static void test_neighbours(const struct heads *h)
     drop_inputs(&x);
 }
 
+/* Keys that are turned before: the same bytes, on either side. */
+static void test_turned(enum dtype t, const struct heads *h)
+{
+    static const int64_t length[] = { 130, 33 };
+    int64_t first[3], longest = sequences(first, length, 2), rows = first[2];
+    struct inputs x = inputs_of(t, h, rows, longest);
+    struct twin out = poisoned((size_t)(rows * h->heads * h->v_dim) * item(t));
+    char *q = room(x.q.n), *k = room(x.k.n), *got[2];
+
+    OK(table[GPU]->get(context[GPU], q, x.q.p[GPU], x.q.n, e));
+    OK(table[GPU]->get(context[GPU], k, x.k.p[GPU], x.k.n, e));
+    for (int s = 0; s < SIDES; s++) {
+        struct forward_attend a = call_of(s, t, h, &x);
+
+        a.rows = rows;
+        a.n_sequences = 2;
+        a.first = first;
+        a.out = out.p[s];
+        for (int i = 0; i < 2; i++) {
+            OK(table[s]->put(context[s], x.q.p[s], q, x.q.n, e));
+            OK(table[s]->put(context[s], x.k.p[s], k, x.k.n, e));
+            if (i) {
+                OK(table[s]->turn(context[s], &a, e));
+                a.turned = true;
+                a.k_norm = NULL;
+            }
+            OK(table[s]->attend(context[s], &a, e));
+            got[i] = room(out.n);
+            OK(table[s]->get(context[s], got[i], out.p[s], out.n, e));
+        }
+        CHECK(!memcmp(got[0], got[1], out.n));
+        free(got[0]);
+        free(got[1]);
+    }
+    free(q);
+    free(k);
+    drop(&out);
+    drop_inputs(&x);
+}
+
 static const struct heads all[] = {
     { .heads = 4, .kv = 4, .dim = 64, .v_dim = 64, .rotary = 64 },
     { .heads = 8,
@@ -298,6 +338,8 @@ static void test_attention(enum dtype t)
         for (int64_t past = 0; past < one[0]; past = past * 5 + 1)
             test_attend(t, &all[i], one, 1, past);
         test_attend(t, &all[i], one, 1, one[0] - 1);
+        if (!all[i].tail)
+            test_turned(t, &all[i]);
         if (t == DT_BF16) { /* several tiles of the kernels that have some */
             test_attend(t, &all[i], more, ARRAY_LEN(more), 0);
             test_neighbours(&all[i]);
