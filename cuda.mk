@@ -64,7 +64,7 @@ $O/bench/cuda_bench: $O/cuda/bench/cuda_bench.cu.o \
 	$(if $(V),,@echo '  LD     $@')
 	$(Q)$(NVCC) -cudart static $(CUDA_RUN) -o $@ $^ $(CUDA_LIBS) -lcublas -lpthread \
 	  -Xlinker --as-needed $(filter -l%,$(LDLIBS))
-GPU_BENCH := $(addprefix $O/bench/cuda_,forward refined start)
+GPU_BENCH := $(addprefix $O/bench/cuda_,forward recur refined start)
 $(GPU_BENCH): $O/bench/cuda_%: $O/bench/cuda_%.c.o $O/libforge.a
 	$(if $(V),,@echo '  LD     $@')
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
@@ -73,6 +73,7 @@ bench-gpu: cuda $O/bench/cuda_bench $(GPU_BENCH) $O/bench/lent_bench $(TOOLBIN) 
 	@$O/bench/cuda_start $(CUDA_SO)
 	@$O/bench/cuda_bench
 	@$O/bench/cuda_forward $(CUDA_SO)
+	@$O/bench/cuda_recur $(CUDA_SO)
 	@$O/bench/cuda_refined $(CUDA_SO)
 	@ln -sf ../bin/forge-cuda.so $O/bench/forge-cuda.so
 	@$O/bench/lent_bench cuda

@@ -389,7 +389,8 @@ static int close_gaps(const struct forward_attend *a, struct forward_heads *h,
 static int join_rows(struct forward_attend *a, void **room, struct err *e)
 {
     int64_t n = a->n_kv_heads * a->head_dim, row = 4 * n + 1;
-    int64_t rows = a->past + a->rows, at = 1 + (a->window ? 2 * n : 0);
+    int64_t rows = a->past + a->rows;
+    int64_t at = 1 + (a->window || a->chunk ? 2 * n : 0);
 
     *room = mem_zero((size_t)rows, bytes_of(a->dtype, 1, row), "fake", e);
     for (int64_t i = 0; *room && i < rows; i++) {
