@@ -309,8 +309,10 @@ static int check(const struct forward_attend *a, struct err *e)
         return err_set(e, E_BUG, "cuda: chunks with a window");
     if (a->growth && a->rotary)
         return err_set(e, E_BUG, "cuda: queries that grow and turn");
-    if (a->tail.p && (a->rotary != a->tail_dim ||
-                      a->rotary_at != a->head_dim - a->tail_dim || a->k_norm))
+    if (a->tail.p &&
+        (a->k_norm ||
+         (a->rotary && (a->rotary != a->tail_dim ||
+                        a->rotary_at != a->head_dim - a->tail_dim))))
         return err_set(e, E_CONFIG, "cuda: keys whose tail turns in part");
     return 0;
 }

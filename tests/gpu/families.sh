@@ -33,5 +33,6 @@ done
 for kind in qwen3_next qwen3_5 qwen3_5_moe kimi_linear gemma3n granite4 granite4-moe; do
     bound=5e-5
     [[ $kind != granite4* ]] || bound=1e-5
-    echo "$kind: activations: $(activations $kind $bound)"
+    activations=$(activations $kind $bound)
+    echo "$kind: activations: $activations"
 done

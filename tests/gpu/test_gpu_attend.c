@@ -280,6 +280,8 @@ static const struct heads all[] = {
       .tail = 8,
       .pad = 40,
       .pairs = true },
+    /* Kimi-Linear: nothing turns */
+    { .heads = 4, .kv = 4, .dim = 192, .v_dim = 128, .tail = 64, .pad = 512 },
     { .heads = 3, .kv = 3, .dim = 20, .v_dim = 20, .rotary = 10, .norm = true },
     { .heads = 2, .kv = 1, .dim = 256, .v_dim = 256, .rotary = 256 },
     { .heads = 2,
