@@ -248,6 +248,9 @@ void gate_run(struct layer *l, const struct state *s, const void *in,
               const void *y);
 MUST_CHECK int device_gate(struct layer *l, const struct state *s,
                            const void *in, const void *y, struct err *e);
+/* x[n] += factor * y[n], elements, on the host; the product is rounded first. */
+void model_add_row(const struct model *m, float factor, int64_t n,
+                   const void *y, void *x);
 /* forward_table.add_times(), where layers run. */
 MUST_CHECK int model_add_times(const struct model *m,
                                const struct forward_add_times *a,

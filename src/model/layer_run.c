@@ -241,32 +241,9 @@ static int to_attn_out(struct layer *l, struct state *s, struct err *e)
     return attention_run(l, s, s->act, e);
 }
 
-/* ---- the residual stream ---- */
+/* ---- a shared expert that is gated ---- */
 
 enum { GATE_PART = 256 };
-
-/* x[n] += factor * y[n], elements. */
-static void add_times(const struct model *m, float factor, int64_t n,
-                      const void *y, void *x)
-{
-    float t[GATE_PART];
-
-    for (int64_t i = 0; i < n; i += GATE_PART) {
-        int64_t k = n - i < GATE_PART ? n - i : GATE_PART;
-
-        if (!to_f32(t, (const char *)y + (size_t)i * m->size, m->dtype,
-                    (size_t)k))
-            return; /* not with a float's dtype */
-        for (int64_t c = 0; c < k; c++)
-            t[c] *= factor;
-        if (m->bf16)
-            m->k->add_bf16(t, NULL, k, (uint16_t *)x + i);
-        else
-            m->k->add_f32(t, NULL, k, (float *)x + i);
-    }
-}
-
-/* ---- a shared expert that is gated ---- */
 
 /* The gated shared expert: x += sigmoid(in g) * y. */
 struct gate_job {
@@ -301,8 +278,8 @@ static void gate_rows(void *ctx, size_t begin, size_t end)
     for (int64_t r = (int64_t)begin; r < (int64_t)end; r++) {
         size_t at = (size_t)(r * h) * m->size;
 
-        add_times(m, gate_of(j->l, (const char *)j->in + at, h), h,
-                  (const char *)j->y + at, state_x(j->s, r));
+        model_add_row(m, gate_of(j->l, (const char *)j->in + at, h), h,
+                      (const char *)j->y + at, state_x(j->s, r));
     }
 }
 
@@ -334,33 +311,6 @@ static int add_gated(struct layer *l, struct state *s, struct err *e)
 }
 
 /* ---- from and to the residual stream ---- */
-
-struct add_job {
-    const struct model *m;
-    const struct forward_add_times *a;
-};
-
-static void add_rows(void *ctx, size_t begin, size_t end)
-{
-    const struct add_job *j = ctx;
-    const struct forward_add_times *a = j->a;
-
-    for (int64_t r = (int64_t)begin; r < (int64_t)end; r++)
-        add_times(j->m, a->factor, a->n,
-                  (const char *)a->y + (size_t)(r * a->n) * j->m->size,
-                  state_at(a->x, a->dtype, r * a->ld));
-}
-
-int model_add_times(const struct model *m, const struct forward_add_times *a,
-                    struct err *e)
-{
-    struct add_job j = { m, a };
-
-    if (m->on)
-        return m->on->add_times(m->context, a, e);
-    threads_for((size_t)a->rows, 8, add_rows, &j);
-    return 0;
-}
 
 /* x += residual_scale * norm(W act + b), W: o or down; norm NULL: none. */
 static int add_output(struct layer *l, const struct state *s,
