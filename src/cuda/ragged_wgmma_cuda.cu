@@ -65,10 +65,12 @@ struct job {
     uint32_t i0, j0; /* where the tile begins */
 };
 
-/* Barriers: a step is there, has been read; a job is there, has been read. */
+/* Barriers: a step is there, has been read; a job is there, has been read.  The job's
+ * number is read and written by atomics, since racecheck does not know what the barriers
+ * order. */
 struct shared {
     uint64_t full[STAGES], empty[STAGES], job, job_free;
-    struct job next;
+    uint32_t next;
 };
 
 /* Whether the tile's rows are among its columns, and whether the upper half of
@@ -144,21 +146,19 @@ static __device__ __forceinline__ void copy_steps(const struct job &j,
 copy_jobs(const struct input *list, uint32_t jobs, uint32_t tiles, int *taken,
           struct shared *s, struct room *m)
 {
-    struct job j = job_of(list, jobs, tiles, blockIdx.x);
-    uint32_t step = 0;
+    uint32_t step = 0, k = blockIdx.x, next;
 
-    for (uint32_t n = 0;; n++) {
-        uint32_t next;
+    for (uint32_t n = 0;; n++, k = next) {
+        struct job j = job_of(list, jobs, tiles, k);
 
         barrier_wait(shared_address(&s->job_free), (int)(n % 2 ^ 1));
-        s->next = j;
+        atomicExch(&s->next, k);
         barrier_arrive(shared_address(&s->job));
         if (!j.in)
             break;
         next = gridDim.x + (uint32_t)atomicAdd(taken, 1);
         map_copied(&j.in->map);
         copy_steps(j, s, m, &step);
-        j = job_of(list, jobs, tiles, next);
     }
 }
 
@@ -321,17 +321,20 @@ multiply_job(const struct job &j, uint32_t cols, struct shared *s,
 }
 
 [[maybe_unused]] static __device__ __forceinline__ void
-multiply_jobs(uint32_t cols, struct shared *s, struct room *m, int group)
+multiply_jobs(const struct input *list, uint32_t jobs, uint32_t tiles,
+              uint32_t cols, struct shared *s, struct room *m, int group)
 {
     int lane = threadIdx.x % 32;
     uint32_t step = 0;
 
     for (uint32_t n = 0;; n++) {
+        uint32_t k = 0;
         struct job j;
 
         barrier_wait(shared_address(&s->job), (int)(n % 2));
-        j = s->next;
-        __syncwarp();
+        if (lane == 0)
+            k = atomicAdd(&s->next, 0);
+        j = job_of(list, jobs, tiles, __shfl_sync(~0u, k, 0));
         give_back(&s->job_free, lane);
         if (!j.in)
             break;
@@ -367,7 +370,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
             copy_jobs(list, jobs, tiles, taken, &s, m);
     } else {
         registers_more<MULTIPLY_REGISTERS>();
-        multiply_jobs(cols, &s, m, group - 1);
+        multiply_jobs(list, jobs, tiles, cols, &s, m, group - 1);
     }
 #endif
 }
