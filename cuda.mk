@@ -4,7 +4,7 @@
 ## make cuda          build the GPU plug-in (nvcc)
 ## make check-gpu     its tests against the CPU's results (a GPU)
 ## make check-gpu-sanitizers  the same programs under compute-sanitizer (a GPU)
-## make bench-gpu     its benchmarks, each checked first (a GPU); LAYERS='7b long 70b v3': layers
+## make bench-gpu     its benchmarks, each checked first (a GPU); LAYERS='7b long 70b v3 v3x2': layers
 # Settings: NVCC=nvcc  CUDA_ARCH="80 90a"
 
 NVCC      ?= nvcc

@@ -2,8 +2,9 @@
 # gpu_layers.sh [WHAT...]: whole layers on the GPU, from the first process to a checkpoint that
 # forge-shard --verify has read: seconds, beside the bar; memory of the host; GPU busy by its own
 # counter, from the first to the last of its samples with 10 % or more, and over the run.  WHAT: 7b (two layers of Llama-7B's sizes), long (the same with 128 x
-# 2,048 tokens), 70b (one layer), v3 (DeepSeek-V3's of 256 experts, fp8; 12 GB in TMPDIR), the
-# last two with 2.1 M tokens; 7b and long if not told.  PEER: a Python that has GPTQModel, which
+# 2,048 tokens), 70b (one layer), v3 (DeepSeek-V3's of 256 experts, fp8; 12 GB in TMPDIR), v3x2
+# (two of these, so that outputs of experts are added up), the last three with 2.1 M tokens; 7b
+# and long if not told.  PEER: a Python that has GPTQModel, which
 # runs 7b and long, too, twice; V3_PYTHON: one that has NumPy, for v3.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -62,7 +63,8 @@ for what; do
     7b | long) SIZE=7b bench/layer_model.sh "$dir/model" 2 ;;
     70b) SIZE=70b bench/layer_model.sh "$dir/model" 1 ;;
     v3) FP8=1 "${V3_PYTHON:-python3}" bench/v3_layer.py "$dir/model" 256 ;;
-    *) echo "gpu_layers.sh: $what: 7b, long, 70b or v3" >&2; exit 64 ;;
+    v3x2) LAYERS=2 FP8=1 "${V3_PYTHON:-python3}" bench/v3_layer.py "$dir/model" 256 ;;
+    *) echo "gpu_layers.sh: $what: 7b, long, 70b, v3 or v3x2" >&2; exit 64 ;;
     esac
     case $what in
     7b)
@@ -81,6 +83,10 @@ for what; do
         row "DeepSeek-V3 x 1" fast 1024 2048 25
         row "DeepSeek-V3 x 1" default 1024 2048 60
         row "DeepSeek-V3 x 1" best 1024 2048 90
+        ;;
+    v3x2)
+        row "DeepSeek-V3 x 2" fast 1024 2048
+        row "DeepSeek-V3 x 2" default 1024 2048
         ;;
     esac
 done

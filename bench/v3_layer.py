@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""v3_layer.py DIR EXPERTS: one random layer of DeepSeek-V3's sizes, bf16, with EXPERTS experts
+"""v3_layer.py DIR EXPERTS: one random layer of DeepSeek-V3's sizes (LAYERS=2: two), bf16, with EXPERTS experts
 of which each token has one, and the vocabulary of examples/llama-4m.  SCALE=4: all sizes
 divided by that.  FP8=1: E4M3 with scales of 128 x 128 blocks, and eight experts a token, of four groups, as the whole
 model has them.  --config: config.json of the whole model alone."""
@@ -29,10 +29,16 @@ SIZES = ("hidden_size", "intermediate_size", "moe_intermediate_size", "num_atten
 
 def tensors(c):
     """Name, shape; of a vector: the number that it is full of."""
-    h, heads, wide, p = c["hidden_size"], c["num_attention_heads"], c["moe_intermediate_size"], "model.layers.0."
+    h = c["hidden_size"]
+    yield from (("model.embed_tokens", (c["vocab_size"], h)), ("lm_head", (c["vocab_size"], h)), ("model.norm", (h,)))
+    for layer in range(c["num_hidden_layers"]):
+        yield from layer_tensors(c, f"model.layers.{layer}.")
+
+
+def layer_tensors(c, p):
+    h, heads, wide = c["hidden_size"], c["num_attention_heads"], c["moe_intermediate_size"]
     nope, rope, v, q, kv = (c[k] for k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "q_lora_rank",
                                            "kv_lora_rank"))
-    yield from (("model.embed_tokens", (c["vocab_size"], h)), ("lm_head", (c["vocab_size"], h)), ("model.norm", (h,)))
     for norm, n in (("input_layernorm", h), ("post_attention_layernorm", h), ("self_attn.q_a_layernorm", q),
                     ("self_attn.kv_a_layernorm", kv)):
         yield p + norm, (n,)
@@ -69,15 +75,17 @@ def main():
     example = json.loads((EXAMPLE/"config.json").read_text())
     fp8 = os.environ.get("FP8") == "1"
     routing = {} if fp8 else {"num_experts_per_tok": 1, "n_group": 1, "topk_group": 1}
-    c = {**CONFIG, **{k: example[k] for k in ("vocab_size", "bos_token_id", "eos_token_id")}, "num_hidden_layers": 1,
-         "first_k_dense_replace": 0, "n_routed_experts": int(experts), **routing,
+    c = {**CONFIG, **{k: example[k] for k in ("vocab_size", "bos_token_id", "eos_token_id")},
+         "num_hidden_layers": int(os.environ.get("LAYERS", 1)), "first_k_dense_replace": 0,
+         "n_routed_experts": int(experts), **routing,
          **{k: CONFIG[k] // int(os.environ.get("SCALE", 1)) for k in SIZES}}
     if fp8:
         c["quantization_config"] = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
                                     "weight_block_size": [128, 128]}
     (out/"config.json").write_text(json.dumps(c))
     head, at, all = {}, 0, [(f"{name}.weight", shape) for name, shape in tensors(c)]
-    all.append(("model.layers.0.mlp.gate.e_score_correction_bias", (c["n_routed_experts"],)))
+    all += [(f"model.layers.{i}.mlp.gate.e_score_correction_bias", (c["n_routed_experts"],))
+            for i in range(c["num_hidden_layers"])]
     narrow = {n for n, shape in all if fp8 and len(shape) == 2 and "layers" in n and "mlp.gate." not in n}
     for name, shape in all[:]:
         if name in narrow:
