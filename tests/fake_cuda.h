@@ -10,6 +10,7 @@
 
 struct err;
 struct forward_route;
+struct forward_rows;
 struct forward_sums;
 struct forward_add_times;
 struct forward_attend;
@@ -65,6 +66,12 @@ int fake_gate_heads(struct cuda_context *c, const struct forward_gate_heads *a,
                     struct err *e);
 int fake_recur(struct cuda_context *c, const struct forward_recur *a,
                struct err *e);
+/* forward_table.gather(), scatter(). */
+int fake_gather(struct cuda_context *c, const struct forward_rows *r, void *to,
+                const void *from, struct err *e);
+int fake_scatter(struct cuda_context *c, const struct forward_rows *r,
+                 float *sum, const float *weight, const void *out,
+                 double *squares, struct err *e);
 int fake_route(struct cuda_context *c, const struct forward_route *a,
                struct err *e);
 /* Zeroed memory that is noted as spilled. */

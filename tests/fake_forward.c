@@ -502,57 +502,6 @@ static int fake_subtract(struct cuda_context *c,
     return model_subtract(&m, d->to, d->a, d->b, d->bias, d->rows, d->n, e);
 }
 
-static int fake_gather(struct cuda_context *c, const struct forward_rows *r,
-                       void *to, const void *from, struct err *e)
-{
-    size_t row = bytes_of(r->dtype, 1, r->n);
-
-    (void)c;
-    if (fake_must_own(to, (size_t)r->rows * row, "gather", e) < 0 ||
-        fake_must_own(r->slot, (size_t)r->rows * 8, "gather", e) < 0)
-        return e->code;
-    for (int64_t i = 0; i < r->rows; i++) {
-        const char *at =
-            (const char *)from + (size_t)(r->slot[i] / r->top_k) * row;
-
-        if (!fake_owned(at, row))
-            return err_set(e, E_BUG, "fake: gather: no such row");
-        memcpy((char *)to + (size_t)i * row, at, row);
-        if (r->by)
-            multiply_row(r->dtype, (char *)to + (size_t)i * row, r->n,
-                         r->by[r->slot[i]]);
-    }
-    return 0;
-}
-
-static int fake_scatter(struct cuda_context *c, const struct forward_rows *r,
-                        float *sum, const float *weight, const void *out,
-                        double *squares, struct err *e)
-{
-    float *y;
-
-    (void)c;
-    if (fake_must_own(squares, (size_t)r->rows * 8, "scatter", e) < 0)
-        return e->code;
-    y = mem_pages((size_t)r->n * 4, "fake", e);
-    if (!y)
-        return e->code;
-    for (int64_t i = 0; i < r->rows; i++) {
-        float *to = sum ? sum + r->slot[i] / r->top_k * r->n : NULL;
-
-        (void)!to_f32(y, (const char *)out + bytes_of(r->dtype, i, r->n),
-                      r->dtype, (size_t)r->n);
-        squares[i] = 0;
-        for (int64_t k = 0; k < r->n; k++) {
-            squares[i] += (double)y[k] * (double)y[k];
-            if (to)
-                to[k] += weight[r->slot[i]] * y[k];
-        }
-    }
-    free(y);
-    return 0;
-}
-
 static int fake_add_share(struct cuda_context *c, const struct forward_rows *r,
                           void *to, const void *from, const float *share,
                           const void *reference, const void *own, struct err *e)

@@ -1,8 +1,11 @@
-/* fake_router.c - the router of the fake plug-in's forward pass: the CPU's. */
+/* fake_router.c - the router of the fake plug-in's forward pass, and the rows of its
+ * experts: the CPU's. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/math/blas.h"
 #include "fake_cuda.h"
+#include "model/expert_rows.h"
 #include "model/internal.h"
 
 static size_t item(enum dtype t)
@@ -69,4 +72,58 @@ int fake_route(struct cuda_context *c, const struct forward_route *a,
         route_rows(a, score, score + a->rows * n);
     free(score);
     return rc;
+}
+
+/* ---- experts ---- */
+
+int fake_gather(struct cuda_context *c, const struct forward_rows *r, void *to,
+                const void *from, struct err *e)
+{
+    size_t row = (size_t)r->n * item(r->dtype);
+
+    (void)c;
+    if (fake_must_own(to, (size_t)r->rows * row, "gather", e) < 0 ||
+        fake_must_own(r->slot, (size_t)r->rows * 8, "gather", e) < 0)
+        return e->code;
+    for (int64_t i = 0; i < r->rows; i++) {
+        const char *at =
+            (const char *)from + (size_t)(r->slot[i] / r->top_k) * row;
+
+        if (!fake_owned(at, row))
+            return err_set(e, E_BUG, "fake: gather: no such row");
+        memcpy((char *)to + (size_t)i * row, at, row);
+        if (r->by)
+            multiply_row(r->dtype, (char *)to + (size_t)i * row, r->n,
+                         r->by[r->slot[i]]);
+    }
+    return 0;
+}
+
+int fake_scatter(struct cuda_context *c, const struct forward_rows *r,
+                 float *sum, const float *weight, const void *out,
+                 double *squares, struct err *e)
+{
+    float *y;
+
+    (void)c;
+    if (fake_must_own(squares, (size_t)r->rows * 8, "scatter", e) < 0)
+        return e->code;
+    y = mem_pages((size_t)r->n * 4, "fake", e);
+    if (!y)
+        return e->code;
+    for (int64_t i = 0; i < r->rows; i++) {
+        float *to = sum ? sum + r->slot[i] / r->top_k * r->n : NULL;
+
+        (void)!to_f32(y,
+                      (const char *)out + (size_t)(i * r->n) * item(r->dtype),
+                      r->dtype, (size_t)r->n);
+        squares[i] = 0;
+        for (int64_t k = 0; k < r->n; k++) {
+            squares[i] += (double)y[k] * (double)y[k];
+            if (to)
+                to[k] += weight[r->slot[i]] * y[k];
+        }
+    }
+    free(y);
+    return 0;
 }

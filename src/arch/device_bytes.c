@@ -119,8 +119,7 @@ static struct sizes sizes_of(const struct model_config *c, int64_t layer)
             model_kv_b(c, layer, &l);
         size = (double)l.rows * (double)l.cols;
         s.one = larger(s.one, size);
-        s.widest =
-            larger(s.widest, larger((double)l.rows, (double)l.cols));
+        s.widest = larger(s.widest, larger((double)l.rows, (double)l.cols));
         if (l.input == IN_MLP || l.input == IN_MLP_MID) {
             s.mlp += size;
             s.width = larger(s.width, (double)l.rows);

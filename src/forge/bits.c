@@ -126,9 +126,13 @@ static void add_tokens(struct stage *s)
 
 static int make_fisher(struct stage *s, const char *fisher, struct err *e)
 {
+    struct command *gradient, *hessian;
+
     add_tokens(s);
-    command_add(stage_device_tool(s, "forge-gradient"), s->j.model, NULL);
-    command_add(stage_device_tool(s, "forge-hessian"), "-o", fisher, NULL);
+    if (stage_gradients(s, &gradient, &hessian, e) < 0)
+        return e->code;
+    command_add(gradient, s->j.model, NULL);
+    command_add(hessian, "-o", fisher, NULL);
     return pipes_run(&s->p, e);
 }
 

@@ -163,18 +163,14 @@ static void loop_tidy(struct stage *s)
  * original model.  The weights are whole before F is. */
 static int stage_fisher(struct stage *s, struct err *e)
 {
-    struct command *c;
+    struct command *gradient, *hessian;
 
-    if (pipes_ledger(&s->p, s->ledger, e) < 0)
+    if (stage_gradients(s, &gradient, &hessian, e) < 0)
         return e->code;
-    c = stage_device_tool(s, "forge-gradient");
-    stage_lend(s, c);
-    stage_weigh(s, c);
-    command_add(c, "--expect-key", s->j.tkey, "--key", s->j.ckey, s->j.model,
-                stage_path(s->path[0], s->T, "tokens.fts"), NULL);
-    c = stage_hessian(s);
-    stage_lend(s, c);
-    command_add(c, "--key", s->j.ckey, "-o",
+    stage_weigh(s, gradient);
+    command_add(gradient, "--expect-key", s->j.tkey, "--key", s->j.ckey,
+                s->j.model, stage_path(s->path[0], s->T, "tokens.fts"), NULL);
+    command_add(hessian, "--key", s->j.ckey, "-o",
                 stage_path(s->path[1], s->C, "fisher.fts"), NULL);
     return 0;
 }

@@ -122,6 +122,18 @@ struct command *stage_hessian(struct stage *s)
     return c;
 }
 
+int stage_gradients(struct stage *s, struct command **gradient,
+                    struct command **hessian, struct err *e)
+{
+    if (pipes_ledger(&s->p, s->ledger, e) < 0)
+        return e->code;
+    *gradient = stage_device_tool(s, "forge-gradient");
+    stage_lend(s, *gradient);
+    *hessian = stage_hessian(s);
+    stage_lend(s, *hessian);
+    return 0;
+}
+
 const char *stage_weights_path(struct stage *s)
 {
     return stage_text(s, "%s/weights.fts", s->C);

@@ -51,6 +51,10 @@ struct command *stage_weights(struct stage *s);
 MUST_CHECK int stage_ring(struct stage *s, struct err *e);
 /* forge-hessian, which blends experts' Hessians. */
 struct command *stage_hessian(struct stage *s);
+/* Both of the pipe that makes F of the outputs (gptq/solve/fisher_descent.h), which lend
+ * each other their memory; the caller adds what they read and write.  E_TEMP. */
+MUST_CHECK int stage_gradients(struct stage *s, struct command **gradient,
+                               struct command **hessian, struct err *e);
 /* The file of weights of tokens; it lives as long as s. */
 const char *stage_weights_path(struct stage *s);
 /* Let it weigh tokens, if the job does. */
