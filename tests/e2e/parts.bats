@@ -340,9 +340,10 @@ SH
     same one two
     [ "$(grep '^device' one.log | sort -u)" = 'device 0 0x0' ]
     [ "$(grep '^device' two.log | sort -u)" = $'device 0 0x0\ndevice 1 0x0' ]
-    # of part 1 and share 1 alone on the second: forge-calib, -hessian; -hessian, -solve
-    steps=$(jq -r 'select(.number == 1) | .stage' w/solve-*/stages.jsonl | wc -l)
-    [ "$(grep -c '^device 1' two.log)" -eq $((2 * steps)) ]
+    # of part 1 and share 1 alone on the second: forge-calib, -hessian; -hessian, -grid, -solve
+    opened=$(jq -r 'select(.number == 1) | .stage' w/solve-*/stages.jsonl |
+        awk '{ sum += /share/ ? 3 : 2 } END { print sum }')
+    [ "$(grep -c '^device 1' two.log)" -eq "$opened" ]
     run -64 forge-grid --device auto:1 /dev/null
     run -64 forge-grid --device cpu:%1 /dev/null
 }
