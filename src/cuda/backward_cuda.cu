@@ -121,8 +121,8 @@ static int narrow(struct cuda_context *c, const float *x, int64_t n, void *to,
     return 0;
 }
 
-int backward_widen(struct cuda_context *c, enum dtype t, const void *x,
-                   int64_t n, float *to, struct err *e)
+static int backward_widen(struct cuda_context *c, enum dtype t, const void *x,
+                          int64_t n, float *to, struct err *e)
 {
     return n ? BY_DTYPE(t, widen, c, x, n, to, e) : 0;
 }

@@ -36,8 +36,6 @@ struct backward_product {
 int backward_multiply(struct cuda_context *c, const struct backward_product &p,
                       struct err *e);
 
-int backward_widen(struct cuda_context *c, enum dtype t, const void *x,
-                   int64_t n, float *to, struct err *e);
 int backward_attend(struct cuda_context *c, const struct backward_attend *a,
                     struct err *e);
 int backward_head(struct cuda_context *c, const struct backward_head *a,
