@@ -18,7 +18,8 @@ enum {
     F32_TILE = 256,  /* rows and outputs of an f32 tile, whatever the number
                       * of threads */
     F32_DEPTH = 256, /* inputs of a block */
-    FEW_COLS = 2048  /* outputs of a tile of up to W4_FEW rows */
+    FEW_COLS = 2048, /* outputs of a tile of up to W4_FEW rows */
+    AWQ_COLS = 32768 /* the same of W4_AWQ: whole rows of words, if possible */
 };
 
 static const char what[] = "activations";
@@ -328,7 +329,8 @@ void w4_x_release(struct w4_x *x)
 struct w4_tiles w4_tiles(const struct w4_x *x)
 {
     const struct bf16_kernel *k = bf16_kernel();
-    struct w4_tiles t = { W4_FEW, FEW_COLS, sizeof(float) * W4_FEW * FEW_COLS };
+    int64_t few = x->w->form == W4_AWQ ? AWQ_COLS : FEW_COLS;
+    struct w4_tiles t = { W4_FEW, few, sizeof(float) * W4_FEW * (size_t)few };
 
     if (x->rows > W4_FEW && x->type == DT_F32)
         t = (struct w4_tiles){ F32_TILE, F32_TILE,
