@@ -43,7 +43,7 @@ $(GPU_TESTS): $O/%: $O/%.c.o $O/libforge.a
 	$(if $(V),,@echo '  LD     $@')
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 check-gpu: cuda $(TOOLBIN) $(GPU_TESTS) $O/tests/helper/mkexperts \
-    $O/tests/helper/forge-cuda.so
+    $O/tests/helper/mkmodel $O/tests/helper/forge-cuda.so $O/lib/4bit-forge
 	@for t in $(GPU_TESTS); do echo "== $$(basename $$t)"; \
 	  $$t $(CUDA_SO) || [ $$? -eq 77 ]; done
 	@tests/gpu/families.sh $O/bin || [ $$? -eq 77 ]
@@ -51,6 +51,7 @@ check-gpu: cuda $(TOOLBIN) $(GPU_TESTS) $O/tests/helper/mkexperts \
 	@tests/gpu/loans.sh $O/bin examples/llama-4m examples/calib.jsonl || [ $$? -eq 77 ]
 	@tests/gpu/e2e.sh $O/bin examples/llama-4m examples/calib.jsonl \
 	  examples/eval.txt || [ $$? -eq 77 ]
+	@tests/gpu/two.sh $O/bin $O/tests/helper || [ $$? -eq 77 ]
 
 check-gpu-sanitizers: cuda $(GPU_TESTS) $O/tests/helper/forge-cuda.so
 	@tests/gpu/sanitizers.sh $O/tests/gpu $(CUDA_SO) || [ $$? -eq 77 ]
