@@ -216,13 +216,14 @@ kill_often() { # WORK OPTION...
     same want out
     rm -r out work
     mkdir scratch
+    export FORGE_STEP_COST=0 # large moments, which are merged in pieces
     kill_often work --parts 3 --scratch scratch
     same want out
     # nothing is left on scratch, and in the work directory the codes alone
     forge quantize "$model" other "${small[@]}" --parts 3 --scratch scratch --work w2 --jobs 3
     same want other
     [ -z "$(find scratch -type f -name '*.fts' -newer other/config.json)" ]
-    [ -z "$(find w2 -name 'states-*' -o -name 'moments-*' -o -name '*.share-*')" ]
+    [ -z "$(find w2 -name 'states-*' -o -name 'moments-*' -o -name 'merged-*' -o -name '*.share-*')" ]
 }
 
 # Between the look for the states and their opening: the step is tried again.
@@ -259,21 +260,24 @@ SH
 @test "a pipe goes on with the layers that steps have made, and removes what they left" {
     forge quantize "$model" want "${small[@]}" --parts 3
     mkdir scratch
-    setsid forge quantize "$model" out "${small[@]}" --parts 3 --jobs 2 --scratch scratch --work w >said 2>&1 3>&- &
+    FORGE_STEP_COST=0 setsid forge quantize "$model" out "${small[@]}" --parts 3 --jobs 2 --scratch scratch --work w \
+        >said 2>&1 3>&- &
     victim=$!
     for ((i = 0; i < 600; i++)); do
-        [ ! -e "$(echo w/solve-*/moments-2-*.part-1.fts | cut -d' ' -f1)" ] || break
+        [ ! -e "$(echo w/solve-*/merged-2-*.piece-1.fts | cut -d' ' -f1)" ] || break
         sleep 0.05
     done
     kill -TERM -- "-$victim"
     wait "$victim" || true
     [ ! -e out ]
     [ -n "$(find w -name 'moments-*')" ]
+    [ -n "$(find w -name 'merged-*')" ]
     forge quantize "$model" out "${small[@]}" --parts 3 --scratch scratch --work w
     same want out
     # layers 0 and 1 were not solved again
     [ "$(jq -rs '[.[] | select(.stage == "loop")] | length' w/solve-*/stages.jsonl)" -eq 1 ]
-    [ -z "$(find w scratch -name 'states-*' -o -name 'moments-*' -o -name '*.share-*' -o -name hidden.fts)" ]
+    [ -z "$(find w scratch -name 'states-*' -o -name 'moments-*' -o -name 'merged-*' -o -name '*.share-*' -o \
+        -name hidden.fts)" ]
 }
 
 @test "what cannot be is refused, and a full scratch is said" {
