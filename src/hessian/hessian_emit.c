@@ -138,7 +138,7 @@ static int amend(struct hessian_set *c, struct entry *t, const float **data,
     bool none = !tokens_of(t);
 
     if (c->params.piece >= 0)
-        return none ? err_set(e, E_DATA, "has no tokens") : 0;
+        return none && t->whole.n ? err_set(e, E_DATA, "has no tokens") : 0;
     if (!none && !t->block && blend_keeps(&c->blend, t->name))
         return blend_keep(&c->blend, t->name, *data, t->elements, e);
     if (!none && blend_leaves(&c->blend, t->name))

@@ -337,6 +337,7 @@ static int check_part(const struct frame *f, const struct moments_piece *p,
                f->dims[2] == f->block && p->rows.of == f->dims[0];
     else
         good = good && f->ndim == 1 && hessian_cols(p->rows.of) &&
+               p->rows.of <= UINT64_MAX / sizeof(float) &&
                p->rows.end - p->rows.first == f->dims[0];
     return good ? 0 :
                   err_set(e, E_DATA,
@@ -424,8 +425,11 @@ static int begin_rows(struct entry *t, int kind, const struct frame *f,
                       struct place *to, struct err *e)
 {
     struct merging *m = &t->cross_whole[kind];
-    uint64_t rows = p->rows.end - p->rows.first;
+    uint64_t rows = p->rows.end - p->rows.first, bytes;
 
+    if (size_mul(p->rows.of, f->dims[1], &bytes) ||
+        size_mul(bytes, sizeof(float), &bytes))
+        return err_set(e, E_DATA, "'%s': too large", f->name);
     if (!t->cross_of[kind]) {
         if (entry_cols(t, f->dims[1], f, e) < 0)
             return e->code;

@@ -277,13 +277,16 @@ int merging_add(struct merging *m, const float *data, uint64_t samples,
 int merging_mean(struct merging *m, uint64_t samples, const float **data,
                  struct err *e)
 {
+    bool files = m->n_left && !m->sum && samples;
+
+    if (files && !is_whole(m, samples)) /* before room for what a name says */
+        return err_set(e, E_DATA, "numbers are missing");
     m->mean = mem_pages(m->n * sizeof(*m->mean), "hessians", e);
     *data = m->mean;
     if (!m->mean)
         return e->code;
-    if (m->n_left && !m->sum && samples)
-        return is_whole(m, samples) ? read_left(m, samples, e) :
-                                      err_set(e, E_DATA, "numbers are missing");
+    if (files)
+        return read_left(m, samples, e);
     if (settle(m, e) < 0)
         return e->code;
     for (uint64_t i = 0; i < m->n; i++)

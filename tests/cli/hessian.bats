@@ -315,6 +315,13 @@ PYTHON
     [[ $stderr == *": pieces of moments want files, and several" ]]
     cp piece1.fts cut.fts && truncate -s -70 cut.fts
     run -65 forge-hessian piece0.fts cut.fts piece2.fts
+    # lengths that no memory has
+    for name in hessian:m.in.rows-0-3-of-500000000500000000:F32:3 cross:m.in.drift.rows-0-3-of-999999999999999999:F32:3x4 \
+        cross:m.in.drift.rows-0-3-of-999999999999999999:F32:3x8; do
+        mkstream "$name:samples=3" >huge.fts
+        run -65 --separate-stderr forge-hessian huge.fts huge.fts
+        [ "${#stderr_lines[@]}" -eq 1 ]
+    done
     run -64 forge-hessian --piece 3 --pieces 3 m0.fts
     run -64 forge-hessian --piece 0 m0.fts
     run -64 forge-hessian --piece 0 --pieces 2 --partial a0.fts
