@@ -15,8 +15,9 @@ cut serves, too.
 
 Seconds of moments are fitted by a constant, operations, operations of attention, bytes of
 files (moments, states and outputs, read and written), and bytes of weights; those of shares
-by a constant, operations, operations of factors, and bytes: by least squares of relative
-errors, each weighed by its seconds, with no coefficient below zero.  A share of experts is a
+by a constant, operations, operations of factors, and bytes; those of merging a piece of all
+moments by a constant and bytes, or if none was, they are those of shares: by least squares of
+relative errors, each weighed by its seconds, with no coefficient below zero.  A share of experts is a
 pipe that calibrates and solves: a constant, a part of what both take by these rates, and
 seconds of each expert, fitted likewise to shares and to what a mixture's pipe takes for its
 experts.  Operations and bytes are those of `forge-plan --parts P`, but for
@@ -64,7 +65,7 @@ GPUS = 8
 GPU_START, GPU_TFLOPS, GPU_FORWARD = 1.7, 23.7, 650
 GPU_SEQUENCES, GPU_SEQLEN = (int(os.environ.get(n, 2048)) for n in ("GPU_SEQUENCES", "GPU_SEQLEN"))
 COLUMNS = {"moments": ["GFLOP", "GFLOP of attention", "GB of files", "GB of weights"],
-           "share": ["GFLOP", "GFLOP of factors", "GB"], "experts": ["s of its pieces", "expert"]}
+           "share": ["GFLOP", "GFLOP of factors", "GB"], "merge": ["GB"], "experts": ["s of its pieces", "expert"]}
 
 
 def hidden_size(model):
@@ -150,19 +151,27 @@ def share_cost(s, parts, tokens, whole=False):
         spread = n = min(s["modules"], parts)
         units = s["modules"]
     flops = math.ceil(units / spread) / units * s["solve_modules"]
-    return flops, s["factor"], s["moments"] * parts + (s["weights"] / 2 + s["codes"]) / n
+    # of cross moments by rows: the pieces, of as many as parts, that have some of its rows
+    moments = s["moments"] - s["by_rows"] * max(0, 1 - 1 / n - 1 / parts)
+    return flops, s["factor"], moments * (1 if s["pieces"] else parts) + (s["weights"] / 2 + s["codes"]) / n
+
+
+def merge_cost(s, parts):
+    """Bytes of merging a piece of the moments of all parts."""
+    return (s["moments"] * (1 + 1 / parts),)
 
 
 def experts_cost(all, i, parts, hidden, tokens):
     """What share_cost() and moments_cost() have, and the number of experts, of the share of
-    experts that has most: it reads the Hessian at mlp_in of each part and the states of all
-    tokens, runs three passes over its experts, and solves."""
+    experts that has most: it reads the Hessian at mlp_in, of each part or merged, and the
+    states of all tokens, runs three passes over its experts, and solves."""
     s = all[i]
-    prior = 4 * hidden * (hidden + 1) // 2
+    merged = any(t["pieces"] for t in layer_of(all, s["layer"]) if t["point"] == "mlp_in")
+    prior = 4 * hidden * (hidden + 1) // 2 * (1 if merged else parts)
     most = math.ceil(s["experts"] / s["shares"]) / s["experts"]
     solve = most * (s["solve"] - s["expert_factors"])
     forward, weights = most * (experts(s, 3) + np.array([s["share_sums"], 0]))
-    files = (prior * parts + s["rows"] * tokens / PLANNED +
+    files = (prior + s["rows"] * tokens / PLANNED +
              most * (s["outputs"] * tokens / PLANNED + s["weights"] / 2 + s["codes"]))
     return solve, most * s["expert_factors"], files, tokens * forward, 0, 0, weights, most * s["experts"]
 
@@ -204,10 +213,11 @@ def measured(model, work):
     job = json.loads((Path(work)/"settings.json").read_text())
     all = steps(model, job["parts"], job["sequences"] * job["seqlen"], job["seqlen"])
     cost = {(s["layer"], s["point"]): (m, kind, k) for s, m, kind, k in all}
+    of = {(s["layer"], s["point"]): s for s, *_ in all}
     rows, loop = {kind: [] for kind in COLUMNS}, None
     shares = {(s["layer"], s["point"]): s["shares"] for s, *_ in all}
     ran = collections.Counter((x["layer"], x["point"]) for x in lines if x["stage"] == "share")
-    cut = lines[-1]["stage"] in ("moments", "share")  # of the last stop some shares may lack
+    cut = lines[-1]["stage"] in ("moments", "merge", "share")  # of the last stop some shares may lack
     for stop, n in list(ran.items())[:len(ran) - cut]:
         if n != shares[stop]:
             sys.exit(f"cluster.py: '{work}': {n} shares at {stop[0]}-{stop[1]}, where forge-plan has {shares[stop]}: "
@@ -218,6 +228,8 @@ def measured(model, work):
         if x["stage"] == "share":
             _, kind, k = cost[x["layer"], x["point"]]
             rows[kind].append(k + (x["seconds"],))
+        if x["stage"] == "merge":
+            rows["merge"].append(merge_cost(of[x["layer"], x["point"]], job["parts"]) + (x["seconds"],))
         if x["stage"] == "loop":
             loop = x["seconds"]
     return rows, loop and (loop, job["sequences"] * job["seqlen"], job["seqlen"])
@@ -251,8 +263,8 @@ def experts_of_pipe(model, rate, tokens):
 def fit_all(rows, loops):
     """The rates of each kind, printed; of "dense", what a pipe takes of its linears' steps."""
     rate, by_fit = {}, {}
-    for kind in ("moments", "share"):
-        rate[kind], error = fit(rows[kind])
+    for kind in ("moments", "share", "merge"):
+        rate[kind], error = fit(rows[kind]) if rows[kind] or kind != "merge" else (rate["share"][[0, 3]], 0)
         print_rate(kind, rate[kind], len(rows[kind]), error)
     for model, took, *of in loops:
         by_fit[model] = linears_of_pipe(model, rate, *of)
@@ -285,15 +297,18 @@ def pipe(model, rate, tokens, seqlen):
 
 def cluster(model, parts, seconds, tokens, seqlen, whole):
     """Seconds of all stops, one after the other, on as many machines as parts: of parts, of
-    shares."""
+    merging, of shares."""
     all = steps(model, parts, tokens, seqlen, whole)
-    return sum(seconds("moments", *m) for _, m, _, _ in all), sum(seconds(kind, *k) for *_, kind, k in all)
+    return (sum(seconds("moments", *m) for _, m, _, _ in all),
+            sum(seconds("merge", *merge_cost(s, parts)) for s, *_ in all if s["pieces"]),
+            sum(seconds(kind, *k) for *_, kind, k in all))
 
 
 def print_stops(target, parts, seconds, tokens):
     for s, m, kind, k in steps(target, parts, tokens, SEQLEN, WHOLE):
         if s["layer"] == int(STOPS):
-            print(f"{s['layer']}-{s['point']}: of a part {seconds('moments', *m):.2f} s, "
+            merge = f"of a piece {seconds('merge', *merge_cost(s, parts)):.2f} s, " if s["pieces"] else ""
+            print(f"{s['layer']}-{s['point']}: of a part {seconds('moments', *m):.2f} s, {merge}"
                   f"of a share {seconds(kind, *k):.2f} s")
 
 
@@ -302,8 +317,8 @@ def row(target, nodes, slots, name, seconds, one, of, whole):
     sequences, seqlen = of
     runs = [(cluster(target, p, seconds, sequences * seqlen, seqlen, whole), p)
             for p in (2 ** i for i in range(1, 8)) if p <= min(slots, sequences)]
-    (parts, shares), p = min(runs + [((one, 0), 1)], key=lambda run: sum(run[0]))
-    took = parts + shares
+    each, p = min(runs + [((one, 0, 0), 1)], key=lambda run: sum(run[0]))
+    took, shares = sum(each), each[-1]
     return f"{nodes:5} {name:>8} {p:6} {took / 3600:8.2f} {100 * shares / took:11.0f} % {100 * one / took / slots:9.0f} %"
 
 
@@ -329,6 +344,8 @@ def main():
             load = np.dot(rate["moments"][3:], cost[5:7])
             files = rate["share"][3] * cost[2]
             return GPU_START + files + max(load, sum(cost[:2]) / (GPU_TFLOPS * 1e12) + cost[3] / (GPU_FORWARD * 1e12))
+        if kind == "merge":
+            return GPU_START + rate[kind][1] * cost[0]
         if kind == "share":
             return GPU_START + sum(cost[:2]) / (GPU_TFLOPS * 1e12) + rate[kind][3] * cost[2]
         return GPU_START + sum(cost[:2]) / (GPU_FORWARD * 1e12) + np.dot(rate[kind][3:], cost[2:])

@@ -16,7 +16,7 @@
 #   FISHER=yes (effort best: rows are solved together; otherwise empty)
 #   WEIGHTS=yes (tokens have weights, which come with F; otherwise empty)   T C S
 #   P (layout gguf: the checkpoint that the file is made of; otherwise empty)
-#   PARTS=4 STOPS=0-attn_in-3,0-attn_out-1...
+#   PARTS=4 STOPS=0-attn_in-3-0,0-attn_out-1-4...
 # PARTS=1: no stops; the loop itself goes through the parts that the settings ask for.
 # RUN="forge-run --" runs the steps elsewhere (forge-run); empty: on this machine.
 
@@ -86,21 +86,25 @@ else ifneq ($(PARTS),1)
 # Parts of the tokens.  At each stop, a point of a layer, every part runs up to there
 # and writes the moments of its inputs; they are merged, in the order of parts, by
 # those who solve a share of the modules that read the point, or of their rows; and all
-# parts go on with the codes of all shares.  A stop is LAYER-POINT-SHARES;
-# SHARES <= PARTS.
+# parts go on with the codes of all shares.  Where moments are large they are merged
+# before, a piece by each step, and shares read all pieces.  A stop is
+# LAYER-POINT-SHARES-PIECES; SHARES <= PARTS; PIECES = PARTS or 0.
 parts   := $(shell seq 0 $$(($(PARTS) - 1)))
 stop     = $(word 1,$(subst -, ,$1))-$(word 2,$(subst -, ,$1))
 moments  = $(parts:%=$S/moments-$(call stop,$1).part-%.fts)
 count    = $(word 3,$(subst -, ,$1))
+pieces   = $(if $(filter-out 0,$(word 4,$(subst -, ,$1))),$(parts:%=$S/merged-$(call stop,$1).piece-%.fts))
 share    = $S/codes-$(call stop,$1).share-%-of-$(call count,$1).fts
 shares   = $(patsubst %,$(call share,$1),$(wordlist 1,$(call count,$1),$(parts)))
 
 # The rules of stop $1, which waits for the files $2.
 define stop_rules
-.PRECIOUS: $(call moments,$1) $(call shares,$1)
+.PRECIOUS: $(call moments,$1) $(call pieces,$1) $(call shares,$1)
 $(call moments,$1): $S/moments-$(call stop,$1).part-%.fts: | $2
 	@$(STEP) moments $(call stop,$1) $$*
-$(call shares,$1): $(call share,$1): | $(call moments,$1) $(fisher)
+$(call pieces,$1): $S/merged-$(call stop,$1).piece-%.fts: | $(call moments,$1)
+	@$(STEP) merge $(call stop,$1) $$*
+$(call shares,$1): $(call share,$1): | $(or $(call pieces,$1),$(call moments,$1)) $(fisher)
 	@$(STEP) share $(call stop,$1) $$*
 endef
 

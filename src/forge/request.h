@@ -30,7 +30,7 @@ struct request {
     uint64_t gguf_bytes;             /* of the file of layout gguf */
     double layer_bytes, layer_whole; /* with --parts: stops_layer_bytes() */
     double layer_kept;               /* stops_kept_bytes() */
-    int64_t layer_steps[2];          /* and stops_layer_steps() */
+    int64_t layer_steps[3];          /* and stops_layer_steps() */
     struct place place;
 };
 

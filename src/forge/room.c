@@ -292,6 +292,7 @@ static void print_efforts(const struct request *r, const struct room *room)
 static void print_parts(const struct request *r)
 {
     const struct job *j = &r->j;
+    const int64_t *step = r->layer_steps;
     int streams = j->propagate == PROPAGATE_BOTH ? 2 : 1;
     double entering = (double)j->sequences * (double)j->seqlen * streams * 2 *
                       (double)r->plan.row;
@@ -307,9 +308,11 @@ static void print_parts(const struct request *r)
            "moments of every "
            "input: %s)\n",
            size_text(a, r->layer_bytes), size_text(b, r->layer_whole));
-    printf("steps        %lld in a layer: %lld of parts, %lld of shares\n",
-           (long long)(r->layer_steps[0] + r->layer_steps[1]),
-           (long long)r->layer_steps[0], (long long)r->layer_steps[1]);
+    printf("steps        %lld in a layer: %lld of parts, ",
+           (long long)(step[0] + step[1] + step[2]), (long long)step[0]);
+    if (step[2])
+        printf("%lld that merge, ", (long long)step[2]);
+    printf("%lld of shares\n", (long long)step[1]);
     printf("states       %s %s", size_text(a, parts_states(r)),
            *j->scratch ? "on scratch" : "in the work directory");
     if (*j->scratch)

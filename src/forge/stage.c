@@ -273,7 +273,7 @@ enum takes { NOTHING, LAYER, STOP };
 
 static const struct {
     const char *name;
-    int (*plan)(struct stage *s, struct err *e);
+    stage_plan *plan;
     enum takes takes;
     bool quiet;  /* standard output is not used */
     bool solves; /* makes codes of layers */
@@ -287,6 +287,7 @@ static const struct {
     { "solve", stage_solve, LAYER, true, true, NULL },
     { "round", stage_round, LAYER, true, true, NULL },
     { "moments", stage_moments, STOP, false, false, stage_moments_tidy },
+    { "merge", stage_merge, STOP, false, false, NULL },
     { "share", stage_share, STOP, false, false, NULL },
     { "layer", stage_layer, LAYER, true, true, stage_layer_tidy },
     { "pack", stage_pack, NOTHING, false, false, NULL },
@@ -470,15 +471,15 @@ static int take_layer(struct stage *s, const char *word, char behind,
 
 /* word: LAYER-POINT. */
 static int take_stop(struct stage *s, const char *word, const char *number,
-                     bool share, struct err *e)
+                     stage_plan *plan, struct err *e)
 {
     const char *point = strchr(word, '-');
     char *end;
 
     s->stop = point ? stops_find(&s->stops, s->layer, point + 1) : s->stops.n;
     s->number = strtoll(number, &end, 10);
-    if (s->stop < s->stops.n && !*end && end > number && s->number >= 0 &&
-        s->number < (share ? s->stops.stop[s->stop].shares : s->j.parts))
+    if (!*end && end > number && s->number >= 0 &&
+        s->number < stage_steps(s, plan))
         return 0;
     return err_set(e, E_USAGE, "'%s' %s: no step of the plan", word, number);
 }
@@ -514,8 +515,7 @@ static int prepare(struct stage *s, int argc, char **argv, size_t *which,
              0) ||
         (s->j.parts > 1 && stops_list(&s->stops, &s->j, e) < 0) ||
         (stages[*which].takes == STOP &&
-         take_stop(s, argv[2], argv[3], stages[*which].plan == stage_share, e) <
-             0))
+         take_stop(s, argv[2], argv[3], stages[*which].plan, e) < 0))
         return e->code;
     if (find_kv_b(s, e) < 0)
         return e->code;

@@ -20,22 +20,30 @@ enum { PUBLISH_LAYERS = 8, REPORT_MAX = 1 << 28 };
 
 /* ---- names ---- */
 
-static const char *moments_path(struct stage *s, size_t stop, int64_t part)
+static const char *stop_path(struct stage *s, size_t stop, enum stop_file which,
+                             int64_t number)
 {
     char name[STOP_FILE];
 
     return stage_text(
         s, "%s/%s", s->S,
-        stop_file_name(&s->stops.stop[stop], STOP_MOMENTS, part, name));
+        stop_file_name(&s->stops.stop[stop], which, number, name));
+}
+
+static const char *moments_path(struct stage *s, size_t stop, int64_t part)
+{
+    return stop_path(s, stop, STOP_MOMENTS, part);
 }
 
 static const char *share_path(struct stage *s, size_t stop, int64_t share)
 {
-    char name[STOP_FILE];
+    return stop_path(s, stop, STOP_CODES, share);
+}
 
-    return stage_text(
-        s, "%s/%s", s->S,
-        stop_file_name(&s->stops.stop[stop], STOP_CODES, share, name));
+/* The moments that shares of a stop read: of each part, or merged in as many pieces. */
+static enum stop_file moments_file(const struct stage *s, size_t stop)
+{
+    return s->stops.stop[stop].pieces ? STOP_MERGED : STOP_MOMENTS;
 }
 
 /* Whether the states of this stop are in the work directory in any case. */
@@ -190,6 +198,8 @@ int stage_moments(struct stage *s, struct err *e)
     stage_weigh(s, c);
     command_add(c, "--partial", "--key", s->j.skey, "-o",
                 moments_path(s, s->stop, s->number), NULL);
+    if (s->j.propagate != PROPAGATE_ORIGINAL)
+        command_add(c, "--pieces", number_word(s->counts[3], s->j.parts), NULL);
     return 0;
 }
 
@@ -223,6 +233,24 @@ void stage_moments_tidy(struct stage *s)
 
 /* ---- shares, layers ---- */
 
+int stage_merge(struct stage *s, struct err *e)
+{
+    struct command *c = stage_hessian(s);
+
+    command_add(c, "--expect-key", s->j.skey, "--key", s->j.skey, "--pieces",
+                number_word(s->counts[3], s->j.parts), "--piece",
+                number_word(s->counts[4], s->number), "-o",
+                stop_path(s, s->stop, STOP_MERGED, s->number), NULL);
+    for (int64_t i = 0; i < s->j.parts; i++) {
+        const char *path = moments_path(s, s->stop, i);
+
+        if (want(path, e) < 0)
+            return e->code;
+        command_add(c, path, NULL);
+    }
+    return 0;
+}
+
 /* Wait for a file of the parts, of each. */
 static int want_parts(struct stage *s, size_t stop, enum stop_file which,
                       struct err *e)
@@ -249,7 +277,8 @@ static int solve_experts(struct stage *s, struct err *e)
     struct command *c = stage_calib(s);
     char name[STOP_FILE];
 
-    if (stage_ring(s, e) < 0 || want_parts(s, prior, STOP_MOMENTS, e) < 0 ||
+    if (stage_ring(s, e) < 0 ||
+        want_parts(s, prior, moments_file(s, prior), e) < 0 ||
         want_parts(s, s->stop, STOP_STATES, e) < 0)
         return e->code;
     stage_lend(s, c);
@@ -271,7 +300,8 @@ static int solve_experts(struct stage *s, struct err *e)
     c = stage_hessian(s);
     command_add(c, "--parts", number_word(s->counts[3], s->j.parts), NULL);
     for (int64_t i = 0; s->j.blend && i < s->j.parts; i++)
-        command_add(c, "--blend-with", moments_path(s, prior, i), NULL);
+        command_add(c, "--blend-with",
+                    stop_path(s, prior, moments_file(s, prior), i), NULL);
     stage_lend(s, c);
     stop_file_name(here, STOP_CODES, s->number, name);
     return stage_ring_end(
@@ -305,7 +335,7 @@ int stage_share(struct stage *s, struct err *e)
         stage_share_of(s, c);
     }
     for (int64_t i = 0; i < s->j.parts; i++) {
-        const char *path = moments_path(s, s->stop, i);
+        const char *path = stop_path(s, s->stop, moments_file(s, s->stop), i);
 
         if (want(path, e) < 0)
             return e->code;
@@ -318,6 +348,16 @@ int stage_share(struct stage *s, struct err *e)
     stage_lend(s, c);
     command_add(c, "-o", share_path(s, s->stop, s->number), NULL);
     return 0;
+}
+
+int64_t stage_steps(const struct stage *s, stage_plan *plan)
+{
+    const struct stop *p = &s->stops.stop[s->stop];
+
+    return s->stop >= s->stops.n ? 0 :
+           plan == stage_share   ? p->shares :
+           plan == stage_merge   ? p->pieces :
+                                   s->j.parts;
 }
 
 /* The first stop of the layer or behind it. */
@@ -408,8 +448,10 @@ static void remove_shares(struct stage *s, const char *what, size_t stop)
 static void remove_moments_and_shares(struct stage *s, size_t stop)
 {
     remove_shares(s, "codes", stop);
-    for (int64_t k = 0; k < s->j.parts; k++)
+    for (int64_t k = 0; k < s->j.parts; k++) {
         unlink(moments_path(s, stop, k));
+        unlink(stop_path(s, stop, STOP_MERGED, k));
+    }
 }
 
 /* What parts and shares of an experts' stop have left for the next stop's parts. */

@@ -2,8 +2,10 @@
  *
  *     moments LAYER-POINT PART   runs a part of the tokens up to the stop and
  *                                writes the moments of its inputs
- *     share LAYER-POINT SHARE    merges those of all parts, and solves a share of
- *                                the modules
+ *     merge LAYER-POINT PIECE    where that is worth it, merges a piece of the
+ *                                moments of all parts
+ *     share LAYER-POINT SHARE    merges those of all parts, or reads all pieces, and
+ *                                solves a share of the modules
  *     layer LAYER                puts the layer's codes together
  *
  * The states of a part stay where they were made, in job.scratch or the work
@@ -14,9 +16,13 @@
 
 #include "forge/stage_tools.h"
 
+typedef int stage_plan(struct stage *s, struct err *e);
+/* How many of these steps there are at s->stop; 0: that is s->stops.n. */
+int64_t stage_steps(const struct stage *s, stage_plan *plan);
 /* Add the tools of these steps to s->p.  E_TEMP: a file that another step has made
  * is not there, as happens with NFS. */
 MUST_CHECK int stage_moments(struct stage *s, struct err *e);
+MUST_CHECK int stage_merge(struct stage *s, struct err *e);
 MUST_CHECK int stage_share(struct stage *s, struct err *e);
 MUST_CHECK int stage_layer(struct stage *s, struct err *e);
 /* Of a step that failed with rc: E_TEMP where it lost the states that it was to go on from

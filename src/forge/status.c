@@ -38,9 +38,10 @@ struct standing {
     int64_t done, layers_done;
     double percent, elapsed, to_go; /* seconds; to_go negative: not known */
     /* With parts: the stop that the run is at, and how many parts have written
-     * moments there, how many shares codes; layer -1: none. */
+     * moments there, how many pieces of them are merged, how many shares have
+     * written codes; layer -1: none. */
     struct stop stop;
-    int64_t moments, shares;
+    int64_t moments, merged, shares;
     struct host *host; /* [hosts] */
     size_t hosts;
 };
@@ -114,11 +115,13 @@ static int find_stop(struct standing *s, struct err *e)
         return e->code;
     for (size_t i = 0; i < all.n && s->stop.layer < 0; i++) {
         s->stop = all.stop[i];
-        s->moments = s->shares = 0;
+        s->moments = s->merged = s->shares = 0;
         for (int64_t k = 0; k < s->stop.shares; k++)
             s->shares += has(s, STOP_CODES, k);
         for (int64_t k = 0; k < s->j.parts; k++)
             s->moments += has(s, STOP_MOMENTS, k);
+        for (int64_t k = 0; k < s->stop.pieces; k++)
+            s->merged += has(s, STOP_MERGED, k);
         if (s->row[s->stop.layer].solved || s->shares == s->stop.shares)
             s->stop.layer = -1;
     }
@@ -215,6 +218,18 @@ static const char *method_of(const struct job *j)
     return j->method == METHOD_RTN ? "rtn" : "gptq";
 }
 
+static void print_stop(const struct standing *s)
+{
+    printf("layer %lld waits at %s: %lld of %lld parts have moments, ",
+           (long long)s->stop.layer, s->stop.point, (long long)s->moments,
+           (long long)s->j.parts);
+    if (s->stop.pieces)
+        printf("%lld of %lld pieces are merged, ", (long long)s->merged,
+               (long long)s->stop.pieces);
+    printf("%lld of %lld shares codes\n", (long long)s->shares,
+           (long long)s->stop.shares);
+}
+
 static void print_text(const struct standing *s)
 {
     char span[UNIT_TEXT];
@@ -233,12 +248,7 @@ static void print_text(const struct standing *s)
                job_weighs(&s->j) ? ", of all tokens for their weights" : "",
                s->gradients ? "done" : "to come, before the layers");
     if (s->stop.layer >= 0)
-        printf(
-            "layer %lld waits at %s: %lld of %lld parts have moments, %lld of "
-            "%lld shares codes\n",
-            (long long)s->stop.layer, s->stop.point, (long long)s->moments,
-            (long long)s->j.parts, (long long)s->shares,
-            (long long)s->stop.shares);
+        print_stop(s);
     for (size_t i = 0; i < s->hosts; i++)
         printf("%s%s: %lld steps, %s%s", i ? "; " : "", s->host[i].name,
                (long long)s->host[i].steps, span_text(span, s->host[i].seconds),
@@ -284,6 +294,8 @@ static void json_stop(struct json_writer *w, const struct standing *s)
     jw_key(w, "point"), jw_string(w, s->stop.point);
     jw_key(w, "parts"), jw_int(w, s->j.parts);
     jw_key(w, "moments"), jw_int(w, s->moments);
+    jw_key(w, "pieces"), jw_int(w, s->stop.pieces);
+    jw_key(w, "merged"), jw_int(w, s->merged);
     jw_key(w, "shares"), jw_int(w, s->stop.shares);
     jw_key(w, "solved"), jw_int(w, s->shares);
     jw_end(w, '}');

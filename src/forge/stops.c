@@ -117,6 +117,7 @@ static void add_linear(struct inputs *x, const struct linear *l)
         s->forward += flops * (both ? 2 : 1);
         s->whole += moment_bytes(cols, cross) - s->moments;
         s->moments = moment_bytes(cols, cross);
+        s->by_rows = output ? 4 * cross * cols : 0;
         s->sums = moment_flops(cols, cross);
         s->factor = solve_cost_input(&cost, (double)cols);
     }
@@ -201,6 +202,16 @@ static int64_t worth(double work, double any, int64_t most)
     return n < 1 ? 1 : n < (double)most ? (int64_t)n : most;
 }
 
+/* Whether shares read less, by so much that it takes longer than a step more: 1 GB, with
+ * 10e9 multiply-adds; what each has to read then is all moments once. */
+static bool worth_merging(const struct job *j, const struct stop *s)
+{
+    enum { A_BYTE = 10 };
+
+    return j->propagate != PROPAGATE_ORIGINAL &&
+           A_BYTE * (double)s->moments * (double)(j->parts - 1) > start_cost(j);
+}
+
 /* Each share makes the factor of H for itself. */
 static void set_shares(const struct inputs *x, enum input_class in,
                        struct stop *s)
@@ -210,6 +221,7 @@ static void set_shares(const struct inputs *x, enum input_class in,
 
     units = units < parts ? units : parts;
     s->shares = worth(s->solve, any, units);
+    s->pieces = worth_merging(x->j, s) ? parts : 0;
     s->spread = worth(s->solve_modules, any,
                       x->tiles[in] < s->shares ? x->tiles[in] : s->shares);
 }
@@ -271,15 +283,21 @@ int stops_list(struct stops *s, const struct job *j, struct err *e)
 const char *stop_file_name(const struct stop *s, enum stop_file which,
                            int64_t number, char to[STOP_FILE])
 {
-    static const char *const begin[] = { "moments", "states", "codes",
-                                         "outputs" };
-    bool share = which == STOP_CODES || which == STOP_OUTPUTS;
+    static const struct {
+        const char *begin, *unit;
+    } names[] = {
+        [STOP_MOMENTS] = { "moments", "part" },
+        [STOP_STATES] = { "states", "part" },
+        [STOP_CODES] = { "codes", "share" },
+        [STOP_OUTPUTS] = { "outputs", "share" },
+        [STOP_MERGED] = { "merged", "piece" },
+    };
     char of[24] = "";
 
-    if (share)
+    if (which == STOP_CODES || which == STOP_OUTPUTS)
         snprintf(of, sizeof(of), "-of-%" PRId64, s->shares);
     snprintf(to, STOP_FILE, "%s-%" PRId64 "-%s.%s-%" PRId64 "%s.fts",
-             begin[which], s->layer, s->point, share ? "share" : "part", number,
+             names[which].begin, s->layer, s->point, names[which].unit, number,
              of);
     return to;
 }
@@ -301,7 +319,8 @@ uint64_t stops_layer_bytes(const struct stops *s, int64_t parts,
 
         if (i && p->layer != p[-1].layer)
             sum = all = 0;
-        sum += p->moments * (uint64_t)parts + p->rows + p->outputs + p->codes;
+        sum += p->moments * (uint64_t)(parts + (p->pieces > 0)) + p->rows +
+               p->outputs + p->codes;
         all += p->whole + p->codes;
         if (sum > most) {
             most = sum;
@@ -322,17 +341,18 @@ uint64_t stops_kept_bytes(const struct stops *s)
     return most;
 }
 
-void stops_layer_steps(const struct stops *s, int64_t parts, int64_t steps[2])
+void stops_layer_steps(const struct stops *s, int64_t parts, int64_t steps[3])
 {
-    int64_t here[2] = { 0, 0 };
+    int64_t here[3] = { 0 };
 
-    steps[0] = steps[1] = 0;
+    memset(steps, 0, sizeof(here));
     for (size_t i = 0; i < s->n; i++) {
         if (i && s->stop[i].layer != s->stop[i - 1].layer)
-            here[0] = here[1] = 0;
+            memset(here, 0, sizeof(here));
         here[0] += parts;
         here[1] += s->stop[i].shares;
-        if (here[0] + here[1] > steps[0] + steps[1])
+        here[2] += s->stop[i].pieces;
+        if (here[0] + here[1] + here[2] > steps[0] + steps[1] + steps[2])
             memcpy(steps, here, sizeof(here));
     }
 }

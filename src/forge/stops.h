@@ -16,7 +16,13 @@ struct stop {
     int64_t shares; /* in which its modules are solved: at most --parts */
     int64_t spread; /* in the first of how many the rows of linears that are no
                        * experts' are: stop_rows() */
+    int64_t
+        pieces; /* in which the moments of all parts are merged before shares read
+                     * them: --parts; 0: each share merges them */
     uint64_t moments; /* bytes of moments of a part of the tokens */
+    uint64_t
+        by_rows; /* of these: of cross moments with outputs of linears, of which a share
+                       * reads those of its rows */
     uint64_t rows; /* bytes of states or rows that experts' shares read, of all
                        * tokens */
     uint64_t outputs; /* bytes of experts' outputs, of all tokens */
@@ -45,8 +51,14 @@ struct stops {
 };
 
 /* to = the name of a file of a stop, as pipeline.mk has it: moments and states of part
- * `number`, codes and experts' outputs of that share. */
-enum stop_file { STOP_MOMENTS, STOP_STATES, STOP_CODES, STOP_OUTPUTS };
+ * `number`, codes and experts' outputs of that share, merged moments of that piece. */
+enum stop_file {
+    STOP_MOMENTS,
+    STOP_STATES,
+    STOP_CODES,
+    STOP_OUTPUTS,
+    STOP_MERGED
+};
 const char *stop_file_name(const struct stop *s, enum stop_file which,
                            int64_t number, char to[STOP_FILE]);
 
@@ -64,15 +76,15 @@ const char *stop_point(enum input_class in);
 /* Errors of model_config_read(). */
 MUST_CHECK int stops_list(struct stops *s, const struct job *j, struct err *e);
 void stops_release(struct stops *s);
-/* Bytes that the parts and shares of a layer write into the work directory, states
+/* Bytes that the parts, pieces and shares of a layer write into the work directory, states
  * aside: of the layer that takes most.  *whole: those of its codes, and of the moments
  * of its inputs. */
 uint64_t stops_layer_bytes(const struct stops *s, int64_t parts,
                            uint64_t *whole);
 /* Of these, what stays until the next layer is done: for experts' stops. */
 uint64_t stops_kept_bytes(const struct stops *s);
-/* Steps of parts, and of shares, of the layer that has most. */
-void stops_layer_steps(const struct stops *s, int64_t parts, int64_t steps[2]);
+/* Steps of parts, of shares, and of pieces that are merged, of the layer that has most. */
+void stops_layer_steps(const struct stops *s, int64_t parts, int64_t steps[3]);
 /* The index of the stop of this layer and point; s->n: there is none. */
 size_t stops_find(const struct stops *s, int64_t layer, const char *point);
 

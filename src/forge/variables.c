@@ -37,7 +37,8 @@ static char *layer_list(int64_t layers, struct err *e)
     return text;
 }
 
-/* "STOPS=0-attn_in-3,0-attn_out-1": each stop with the number of its shares. */
+/* "STOPS=0-attn_in-3-0,0-attn_out-1-4": each stop with the numbers of its shares and of its
+ * pieces. */
 static char *stop_list(const struct job *j, struct err *e)
 {
     struct stops s = { 0 };
@@ -45,12 +46,13 @@ static char *stop_list(const struct job *j, struct err *e)
 
     if (j->parts > 1 && stops_list(&s, j, e) < 0)
         return NULL;
-    p = text = mem_alloc(s.n * (STOP_POINT + 16) + 16, "stops", e);
+    p = text = mem_alloc(s.n * (STOP_POINT + 24) + 16, "stops", e);
     if (p)
         p += sprintf(p, "STOPS=");
     for (size_t i = 0; p && i < s.n; i++)
-        p += sprintf(p, "%s%" PRId64 "-%s-%" PRId64, i ? "," : "",
-                     s.stop[i].layer, s.stop[i].point, s.stop[i].shares);
+        p += sprintf(p, "%s%" PRId64 "-%s-%" PRId64 "-%" PRId64, i ? "," : "",
+                     s.stop[i].layer, s.stop[i].point, s.stop[i].shares,
+                     s.stop[i].pieces);
     stops_release(&s);
     return text;
 }

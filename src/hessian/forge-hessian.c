@@ -16,7 +16,7 @@ struct settings {
     int dtype; /* index into the words of --dtype */
     struct device_choice device;
     const char *loans, *weights;
-    int64_t block, max_tokens, skip, blend, parts, share, shares;
+    int64_t block, max_tokens, skip, blend, parts, share, shares, piece, pieces;
     const char *rows;
     struct opt_list prior;
     int partial;
@@ -65,6 +65,12 @@ static int parse(struct settings *s, int argc, char **argv)
           "rows: "
           "MODULE.rows-FIRST-END-of-ROWS, separated by commas [all]",
           &s->rows, 0, 0, true },
+        { OPT_INT, 0, "pieces", "N",
+          "write moments of inputs that are no experts' in N frames each [1]",
+          &s->pieces, 1, 1 << 20, true },
+        { OPT_INT, 0, "piece", "K",
+          "merge only number K of these, counted from 0 [all]", &s->piece, 0,
+          1 << 20, true },
         DEVICE_OPTIONS(&s->device),
         LOANS_OPTION(&s->loans),
         TOOL_COMMON(&s->tool),
@@ -86,7 +92,13 @@ static int parse(struct settings *s, int argc, char **argv)
                      "who merges the parts");
     if (s->skip && s->max_tokens)
         die(E_USAGE, "--skip-tokens does not go with --max-tokens");
-    if (s->partial) /* so is this, which experts' activations then get */
+    if (s->piece >= (s->pieces ? s->pieces : s->piece < 0))
+        die(E_USAGE, "--piece counts from 0 and is below --pieces");
+    if (s->pieces > 1 && (s->block || s->shares || s->rows))
+        die(E_USAGE, "--pieces does not go with --block, --shares and --rows");
+    if (s->piece >= 0 && (s->partial || s->prior.count))
+        die(E_USAGE, "--piece does not go with --partial and --blend-with");
+    if (s->partial || s->piece >= 0) /* so is this, which experts' get */
         s->blend = 0;
     tool_apply(&s->tool);
     return i;
@@ -107,6 +119,8 @@ static int open_all(struct hessian_inputs *r, const struct settings *s,
                                      .skip = (uint64_t)s->skip,
                                      .partial = s->partial,
                                      .parts = s->parts,
+                                     .piece = s->piece,
+                                     .pieces = s->pieces,
                                      .share = s->share,
                                      .shares = s->shares,
                                      .rows = s->rows };
@@ -125,7 +139,7 @@ static int open_all(struct hessian_inputs *r, const struct settings *s,
 
 int main(int argc, char **argv)
 {
-    struct settings s = { .dtype = 0 };
+    struct settings s = { .piece = -1 };
     struct hessian_inputs r = { .n_in = 0 };
     struct err e;
     int first = parse(&s, argc, argv);

@@ -29,7 +29,7 @@ static int result(struct entry *t, const float **data, struct err *e)
         if ((rc = merging_mean(&t->whole, t->samples, data, e)) < 0)
             return rc;
     }
-    if (hessian_finite(*data, DT_F32, t->elements))
+    if (hessian_finite(*data, DT_F32, t->acc ? t->elements : t->whole.n))
         return 0;
     for (uint64_t i = 0;; i++)
         if (!isfinite((*data)[i]))
@@ -50,6 +50,31 @@ static int merged_cross(struct entry *t, int k, double times,
     for (uint64_t i = 0; times < 1 && i < n; i++)
         t->cross_whole[k].mean[i] =
             (float)(times * (double)t->cross_whole[k].mean[i]);
+    return 0;
+}
+
+/* Write a frame of moments of whose `of` numbers, or rows, params.piece is there: with those
+ * in its name; of all, as many frames as params.pieces. */
+static int write_pieces(const struct hessian_set *c, const struct frame *f,
+                        uint64_t of, struct stream_writer *w, struct err *e)
+{
+    int64_t n = c->params.pieces, k = c->params.piece;
+    uint64_t row = f->dims[0] ? f->len / f->dims[0] : 0;
+    struct frame x = *f;
+    struct name_rows r;
+
+    if (n <= 1 || f->block || f->loan.lent || tensor_name_is_expert(f->name))
+        return stream_write(w, f, e);
+    for (int64_t i = k < 0 ? 0 : k; i < (k < 0 ? n : k + 1); i++) {
+        if (!piece_rows(of, i, n, &r))
+            continue;
+        name_rows_format(f->name, &r, x.name);
+        x.dims[0] = r.end - r.first;
+        x.len = x.dims[0] * row;
+        x.data = (const char *)f->data + (k < 0 ? r.first * row : 0);
+        if (stream_write(w, &x, e) < 0)
+            return e->code;
+    }
     return 0;
 }
 
@@ -97,7 +122,8 @@ static int emit_cross(const struct hessian_set *c, struct entry *t,
         f.data = data;
         if (f.loan.lent || lend_room(c, &f))
             f.data = NULL;
-        if (stream_write(w, &f, e) < 0)
+        if (write_pieces(c, &f, t->cross[k] ? f.dims[0] : t->cross_of[k], w,
+                         e) < 0)
             return e->code;
     }
     return 0;
@@ -111,6 +137,8 @@ static int amend(struct hessian_set *c, struct entry *t, const float **data,
 {
     bool none = !tokens_of(t);
 
+    if (c->params.piece >= 0)
+        return none && t->whole.n ? err_set(e, E_DATA, "has no tokens") : 0;
     if (!none && !t->block && blend_keeps(&c->blend, t->name))
         return blend_keep(&c->blend, t->name, *data, t->elements, e);
     if (!none && blend_leaves(&c->blend, t->name))
@@ -251,8 +279,12 @@ static int emit(struct hessian_set *c, struct entry *t, struct stream_writer *w,
     f.samples = t->samples;
     if (rc >= 0 && wanted && t->samples)
         rc = emit_cross(c, t, f.modules, w, e);
+    if (rc >= 0 && wanted && c->params.piece >= 0) {
+        f.dims[0] = t->whole.n;
+        f.len = t->whole.n * sizeof(float);
+    }
     if (rc >= 0 && wanted)
-        rc = stream_write(w, &f, e);
+        rc = write_pieces(c, &f, t->elements, w, e);
     free(own);
     entry_drop(t);
     t->emitted = true;

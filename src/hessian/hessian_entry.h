@@ -21,7 +21,8 @@ struct entry {
     char *name, *modules; /* modules: NULL when the frames list none */
     struct hessian *acc;  /* accumulator of activations, or NULL */
     struct cross *cross[PAIRS];
-    uint64_t cross_rows[PAIRS];
+    uint64_t cross_rows[PAIRS];               /* that are wanted, */
+    uint64_t cross_of[PAIRS];                 /* of so many */
     struct merging whole, cross_whole[PAIRS]; /* of parts that are merged */
     uint64_t cross_samples[PAIRS];
     uint64_t cols; /* of the activations */

@@ -6,6 +6,7 @@
 
 #include "arch/tensor_name.h"
 #include "device/device.h"
+#include "hessian/hessian_rows.h"
 #include "hessian/token_weights.h"
 
 int hessian_inputs_open(struct hessian_inputs *r, char **path, int n,
@@ -197,6 +198,18 @@ static int take(struct hessian_inputs *r, int i, const struct frame *f,
     }
 }
 
+/* Input i has given all of f's name, but that more of its pieces follow. */
+static int complete(struct hessian_inputs *r, int i, const struct frame *f,
+                    struct err *e)
+{
+    struct moments_piece p;
+
+    piece_of(f, &p);
+    if (p.rows.end < p.rows.of || !hessian_set_complete(r->all, p.name, i))
+        return 0;
+    return hessian_set_emit(r->all, p.name, r->out, e);
+}
+
 /* Read input i up to and including the last frame of a name, so that of inputs
  * in the same order only one name at a time is in memory.  Of a single input,
  * Hessians may come again in a further stream. */
@@ -212,9 +225,7 @@ static int advance(struct hessian_inputs *r, int i, struct err *e)
             continue;
         rc = take(r, i, &f, given, e);
         if (rc >= 0 && (ends(&f) || (f.role == ROLE_HESSIAN && r->n_in > 1)))
-            return hessian_set_complete(r->all, f.name, i) ?
-                       hessian_set_emit(r->all, f.name, r->out, e) :
-                       0;
+            return complete(r, i, &f, e);
         if (rc < 0)
             return rc;
     }
@@ -230,7 +241,7 @@ int hessian_inputs_run(struct hessian_inputs *r, struct err *e)
     if (r->out && stream_is_pipe(r->out))
         hessian_set_lend(r->all, r->ledger);
     for (int i = 0; i < r->n_in && rc >= 0; i++) {
-        if (r->params.shares || r->params.prior)
+        if (r->params.shares || r->params.prior || r->params.piece >= 0)
             stream_leave_out(r->in[i], unwanted, r->all);
         r->leaves[i] = (struct leaves){ r->in[i], r->all };
         if (r->n_in > 1)
@@ -256,8 +267,9 @@ int hessian_inputs_run(struct hessian_inputs *r, struct err *e)
 int hessian_inputs_prior(struct hessian_inputs *r, char **path, int n,
                          const char *key, struct err *e)
 {
-    struct hessian_inputs p = { .params = { .blend = r->params.blend,
-                                            .prior = true } };
+    struct hessian_inputs p = {
+        .params = { .blend = r->params.blend, .piece = -1, .prior = true }
+    };
     int rc = hessian_inputs_open(&p, path, n, key, e);
 
     if (rc >= 0)

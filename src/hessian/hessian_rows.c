@@ -1,10 +1,39 @@
 /* hessian_rows.c - see hessian_rows.h. */
 #include "hessian/hessian_rows.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "arch/tensor_name.h"
+/* ---- pieces of moments ---- */
+
+bool piece_rows(uint64_t of, int64_t k, int64_t n, struct name_rows *r)
+{
+    uint64_t each = of / (uint64_t)n, more = of % (uint64_t)n, i = (uint64_t)k;
+
+    r->of = of;
+    r->first = i * each + (i < more ? i : more);
+    r->end = r->first + each + (i < more);
+    return r->first < r->end;
+}
+
+void piece_named(const char *name, struct moments_piece *p)
+{
+    size_t len;
+
+    if (!name_rows_of(name, &len, &p->rows))
+        p->rows = (struct name_rows){ 0 };
+    snprintf(p->name, sizeof(p->name), "%.*s", (int)len, name);
+}
+
+void piece_of(const struct frame *f, struct moments_piece *p)
+{
+    piece_named(f->name, p);
+    if (!p->rows.of)
+        p->rows = (struct name_rows){ 0, f->dims[0], f->dims[0] };
+}
+
+/* ---- rows of linears ---- */
 
 /* The next name of a list; NULL: there is none.  *len: its length. */
 static const char *next_name(const char *at, size_t *len)

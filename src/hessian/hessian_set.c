@@ -327,15 +327,18 @@ int hessian_set_activation(struct hessian_set *c, const struct frame *f,
 
 /* ---- merging ---- */
 
-static int check_part(const struct frame *f, struct err *e)
+static int check_part(const struct frame *f, const struct moments_piece *p,
+                      struct err *e)
 {
     bool good = f->dtype == DT_F32;
 
     if (f->block)
         good = good && f->ndim == 3 && f->dims[1] == f->block &&
-               f->dims[2] == f->block;
+               f->dims[2] == f->block && p->rows.of == f->dims[0];
     else
-        good = good && f->ndim == 1 && hessian_cols(f->dims[0]);
+        good = good && f->ndim == 1 && hessian_cols(p->rows.of) &&
+               p->rows.of <= UINT64_MAX / sizeof(float) &&
+               p->rows.end - p->rows.first == f->dims[0];
     return good ? 0 :
                   err_set(e, E_DATA,
                           "'%s': not a hessian: want float32 "
@@ -343,111 +346,174 @@ static int check_part(const struct frame *f, struct err *e)
                           f->name);
 }
 
-/* *m: where f, a hessian frame, is added. */
-static int begin_part(struct hessian_set *c, const struct frame *f,
-                      struct merging **m, struct err *e)
+/* Which of `of` numbers, or rows, from *first on are wanted: *n. */
+static void wanted(const struct hessian_set *c, uint64_t of, uint64_t *first,
+                   uint64_t *n)
 {
-    struct entry *t = find(c, f->name);
-    int rc = check_part(f, e);
+    struct name_rows r = { *first, *first + *n, of };
 
-    if (rc >= 0 && !t && !(t = append(c, f, e)))
-        rc = e->code;
-    if (rc < 0)
-        return rc;
-    if (!t->ndim && !t->acc) {
-        t->elements = t->whole.n = f->len / sizeof(float);
-        if (!f->block && entry_cols(t, hessian_cols(t->elements), f, e) < 0)
-            return e->code;
-        t->block = f->block;
-        t->ndim = f->ndim;
-        memcpy(t->dims, f->dims, sizeof(t->dims));
-    }
-    if (t->acc || t->block != f->block || t->ndim != f->ndim ||
-        memcmp(t->dims, f->dims, (size_t)t->ndim * sizeof(t->dims[0])))
-        return err_set(e, E_DATA, "'%s': parts of different shapes", f->name);
-    if ((rc = same_modules(t, f, e)) < 0)
-        return rc;
-    *m = &t->whole;
-    return size_add(t->samples, f->samples, &t->samples) ?
+    if (c->params.piece >= 0 && c->params.pieces > 1)
+        (void)piece_rows(of, c->params.piece, c->params.pieces, &r);
+    *first = r.first;
+    *n = r.end - r.first;
+}
+
+/* Where the payload of a frame is added. */
+struct place {
+    struct merging *m; /* NULL: nothing of it is wanted */
+    uint64_t start;    /* its first number, of all */
+};
+
+/* The samples of a name are those of its frames that have its first number. */
+static int add_samples(const struct frame *f, const struct moments_piece *p,
+                       uint64_t first, uint64_t *samples, struct err *e)
+{
+    if (p->rows.first > first || p->rows.end <= first)
+        return 0;
+    return size_add(*samples, f->samples, samples) ?
                err_set(e, E_DATA, "'%s': too many samples", f->name) :
                0;
 }
 
-/* The same of `of`, a cross frame, of which params.rows wants the rows from `first`
- * on. */
-static int begin_rows(struct entry *t, int kind, const struct frame *of,
-                      uint64_t first, struct merging **m, struct err *e)
+static void begin_whole(struct hessian_set *c, struct entry *t,
+                        const struct frame *f)
 {
-    *m = &t->cross_whole[kind];
-    if (!t->cross_rows[kind]) {
-        if (entry_cols(t, of->dims[1], of, e) < 0)
-            return e->code;
-        t->cross_rows[kind] = of->dims[0];
-        (*m)->first = first * t->cols;
-        (*m)->n = of->dims[0] * t->cols;
-    }
-    if (t->acc || t->cross_rows[kind] != of->dims[0] || t->cols != of->dims[1])
-        return err_set(e, E_DATA, "'%s': parts of different shapes", of->name);
-    return size_add(t->cross_samples[kind], of->samples,
-                    &t->cross_samples[kind]) ?
-               err_set(e, E_DATA, "'%s': too many samples", of->name) :
-               0;
+    t->elements = t->whole.n = f->block ? f->len / sizeof(float) : f->dims[0];
+    if (!f->block)
+        wanted(c, t->elements, &t->whole.first, &t->whole.n);
+    t->block = f->block;
+    t->ndim = f->ndim;
+    memcpy(t->dims, f->dims, sizeof(t->dims));
 }
 
-/* *m NULL: no row is wanted. */
-static int begin_cross(struct hessian_set *c, const struct frame *f,
-                       struct merging **m, struct err *e)
+/* The place of f, a hessian frame. */
+static int begin_part(struct hessian_set *c, const struct frame *f,
+                      struct place *to, struct err *e)
 {
-    int kind = pair_kind(f->name), rc = 1;
+    struct moments_piece p;
     struct frame of = *f;
     struct entry *t;
-    uint64_t first = 0;
+    int rc;
+
+    piece_of(f, &p);
+    strcpy(of.name, p.name);
+    t = find(c, p.name);
+    rc = check_part(f, &p, e);
+    of.dims[0] = p.rows.of;
+    if (rc >= 0 && !t && !(t = append(c, &of, e)))
+        rc = e->code;
+    if (rc < 0)
+        return rc;
+    if (!t->ndim && !t->acc) {
+        begin_whole(c, t, &of);
+        if (!f->block && entry_cols(t, hessian_cols(t->elements), f, e) < 0)
+            return e->code;
+    }
+    if (t->acc || t->block != f->block || t->ndim != f->ndim ||
+        memcmp(t->dims, of.dims, (size_t)t->ndim * sizeof(t->dims[0])))
+        return err_set(e, E_DATA, "'%s': parts of different shapes", f->name);
+    if ((rc = same_modules(t, f, e)) < 0)
+        return rc;
+    if (f->block || piece_has(&p, t->whole.first, t->whole.n))
+        *to = (struct place){ &t->whole, f->block ? 0 : p.rows.first };
+    return add_samples(f, &p, f->block ? 0 : t->whole.first, &t->samples, e);
+}
+
+/* The same of f, a cross frame, of whose rows n from `first` on are wanted. */
+static int begin_rows(struct entry *t, int kind, const struct frame *f,
+                      const struct moments_piece *p, uint64_t first, uint64_t n,
+                      struct place *to, struct err *e)
+{
+    struct merging *m = &t->cross_whole[kind];
+    uint64_t rows = p->rows.end - p->rows.first, bytes;
+
+    if (size_mul(p->rows.of, f->dims[1], &bytes) ||
+        size_mul(bytes, sizeof(float), &bytes))
+        return err_set(e, E_DATA, "'%s': too large", f->name);
+    if (!t->cross_of[kind]) {
+        if (entry_cols(t, f->dims[1], f, e) < 0)
+            return e->code;
+        t->cross_rows[kind] = n;
+        t->cross_of[kind] = p->rows.of;
+        m->first = first * t->cols;
+        m->n = n * t->cols;
+    }
+    if (t->acc || t->cross_of[kind] != p->rows.of || rows != f->dims[0] ||
+        t->cols != f->dims[1])
+        return err_set(e, E_DATA, "'%s': parts of different shapes", f->name);
+    if (piece_has(p, first, n))
+        *to = (struct place){ m, p->rows.first * t->cols };
+    return add_samples(f, p, first, &t->cross_samples[kind], e);
+}
+
+static int begin_cross(struct hessian_set *c, const struct frame *f,
+                       struct place *to, struct err *e)
+{
+    int kind, rc = 1;
+    struct frame of = *f;
+    struct moments_piece p;
+    struct entry *t;
+    uint64_t first = 0, n;
     size_t len;
 
+    piece_of(f, &p);
+    kind = pair_kind(p.name);
     if (kind == PAIRS || f->ndim != 2 || f->dtype != DT_F32 || !f->dims[1])
         return err_set(e, E_DATA, "'%s': no cross moments of an input",
                        f->name);
-    companion_of(f->name, &len);
-    of.name[len] = 0;
+    companion_of(p.name, &len);
+    snprintf(of.name, sizeof(of.name), "%.*s", (int)len, p.name);
     t = find(c, of.name);
     if (!t && !(t = append(c, &of, e)))
         return e->code;
     if (same_modules(t, f, e) < 0)
         return e->code;
-    of = *f;
+    of.dims[0] = p.rows.of;
     if (c->params.rows && kind != DRIFT && !tensor_name_is_expert(f->name))
         rc = rows_cut(c->params.rows, &of, &first, e);
-    return rc > 0 ? begin_rows(t, kind, &of, first, m, e) : rc;
+    n = of.dims[0];
+    wanted(c, p.rows.of, &first, &n);
+    return rc > 0 ? begin_rows(t, kind, f, &p, first, n, to, e) : rc;
 }
 
 static int begin_merge(struct hessian_set *c, const struct frame *f,
-                       struct merging **m, struct err *e)
+                       struct place *to, struct err *e)
 {
-    *m = NULL;
-    return f->role == ROLE_HESSIAN ? begin_part(c, f, m, e) :
-                                     begin_cross(c, f, m, e);
+    *to = (struct place){ 0 };
+    return f->role == ROLE_HESSIAN ? begin_part(c, f, to, e) :
+                                     begin_cross(c, f, to, e);
 }
 
 int hessian_set_part(struct hessian_set *c, const struct frame *f,
                      struct err *e)
 {
-    struct merging *m;
+    struct moments_piece p;
+    struct place to;
 
     if (f->passed)
         return 0;
-    if (begin_merge(c, f, &m, e) < 0)
+    piece_named(f->name, &p);
+    if (p.rows.of)
+        return err_set(e, E_USAGE,
+                       "'%s': pieces of moments want files, and several",
+                       f->name);
+    if (begin_merge(c, f, &to, e) < 0)
         return e->code;
-    return m ? merging_add(m, f->data, f->samples, e) : 0;
+    return to.m ? merging_add(to.m, f->data, f->samples, e) : 0;
 }
 
 int hessian_set_later(struct hessian_set *c, const struct frame *f,
                       struct stream_reader *r, uint64_t at, struct err *e)
 {
-    struct merging *m;
+    struct place to;
 
-    if (begin_merge(c, f, &m, e) < 0)
+    if (begin_merge(c, f, &to, e) < 0)
         return e->code;
-    return m ? merging_leave(m, r, at, f->len, f->samples, e) : 0;
+    return to.m ? merging_leave(to.m,
+                                &(struct merging_part){ r, at, f->len, to.start,
+                                                        f->samples },
+                                e) :
+                  0;
 }
 
 void hessian_set_take_prior(struct hessian_set *c, struct hessian_set *from)
@@ -472,11 +538,20 @@ bool hessian_set_complete(struct hessian_set *c, const char *name, int input)
 
 bool hessian_set_wants(const struct hessian_set *c, const char *name)
 {
+    struct moments_piece p;
     struct tensor_name at;
+    uint64_t first = 0, n;
 
+    piece_named(name, &p);
     if (c->params.prior)
-        return blend_keeps(&c->blend, name);
+        return blend_keeps(&c->blend, p.name);
+    n = p.rows.of;
+    wanted(c, p.rows.of, &first, &n);
+    if (n && !piece_has(&p, first, n))
+        return false;
     tensor_name_parse(&at, name);
+    if (c->params.piece >= 0 && at.expert >= 0)
+        return false;
     return !c->params.shares || at.expert < 0 ||
            at.expert % c->params.shares == c->params.share;
 }

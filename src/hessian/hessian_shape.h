@@ -29,6 +29,10 @@ struct hessian_set_params {
     int64_t parts; /* sum every parts-th sequence apart, and merge, so that the
                     * result is that of as many partial runs; 0, 1: all at
                     * once.  Experts' inputs have no parts */
+    /* Write the moments of linears that are no experts' in as many frames as `pieces`, with
+     * name_rows of their numbers or rows in their names; piece >= 0: merge these numbers
+     * alone, of these linears alone.  pieces 0, 1: whole. */
+    int64_t piece, pieces;
     int64_t share, shares; /* emit only what this share of the experts needs
                               (hessian_set_wants()); shares 0: all */
     const char

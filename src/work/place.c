@@ -54,6 +54,7 @@ static const struct {
     { IN_SOLVE, "codes-#.fts" },
     { IN_SOLVE, "report-#.jsonl" },
     { IN_SOLVE, "moments-#-*.part-#.fts" },
+    { IN_SOLVE, "merged-#-*.piece-#.fts" },
     { IN_SOLVE, "states-#-*.part-#.fts" },
     { IN_SOLVE, "codes-#-*.share-#-of-#.fts" },
     { IN_SOLVE, "outputs-#-*.share-#-of-#.fts" },

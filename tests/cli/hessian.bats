@@ -282,6 +282,50 @@ PYTHON
     run -65 --separate-stderr forge-hessian --parts 2 numberless.fts
     [[ $stderr == *"'m.in': --parts wants numbered sequences" ]]
     run -64 forge-hessian --share 2 --shares 2 a0.fts
+    # moments in pieces, merged by as many runs or by one, have the bytes of whole ones
+    for p in 0 1 2; do forge-hessian -q --partial --pieces 3 a$p.fts >pieces$p.fts; done
+    forge-ls pieces0.fts | awk '{ print $2 }' | head -n 6 >names
+    diff - names <<'END'
+model.layers.2.mlp_in.drift.rows-0-14-of-40
+model.layers.2.mlp_in.drift.rows-14-27-of-40
+model.layers.2.mlp_in.drift.rows-27-40-of-40
+model.layers.2.mlp_in.rows-0-274-of-820
+model.layers.2.mlp_in.rows-274-547-of-820
+model.layers.2.mlp_in.rows-547-820-of-820
+END
+    forge-hessian -q --blend 2 pieces0.fts pieces1.fts pieces2.fts | cmp - all.fts
+    for k in 0 1 2; do
+        forge-hessian -q --piece $k --pieces 3 pieces0.fts pieces1.fts pieces2.fts >piece$k.fts
+        forge-hessian -q --piece $k --pieces 3 m0.fts m1.fts m2.fts | cmp - piece$k.fts
+    done
+    forge-hessian -q --rows mlp_in.up.rows-48-96-of-100,mlp_in.gate piece0.fts piece1.fts piece2.fts >joined.fts
+    python3 - "$BATS_TEST_DIRNAME/../reference" <<'PYTHON'
+import sys
+sys.path.insert(0, sys.argv[1])
+import fts
+want = [t for t in fts.read(open("share0.fts", "rb")) if "expert" not in t.name]
+got = list(fts.read(open("joined.fts", "rb")))
+assert [(t.name, t.payload, t.extra) for t in got] == [(t.name, t.payload, t.extra) for t in want] and len(got) == 2
+PYTHON
+    run -65 --separate-stderr forge-hessian piece0.fts piece2.fts
+    [[ $stderr == *"'model.layers.2.mlp_in"*"': numbers are missing" ]]
+    run -65 --separate-stderr forge-hessian m0.fts pieces1.fts
+    [[ $stderr == *"'model.layers.2.mlp_in"*"': numbers are missing" ]]
+    run -64 --separate-stderr forge-hessian piece0.fts
+    [[ $stderr == *": pieces of moments want files, and several" ]]
+    cp piece1.fts cut.fts && truncate -s -70 cut.fts
+    run -65 forge-hessian piece0.fts cut.fts piece2.fts
+    # lengths that no memory has
+    for name in hessian:m.in.rows-0-3-of-500000000500000000:F32:3 cross:m.in.drift.rows-0-3-of-999999999999999999:F32:3x4 \
+        cross:m.in.drift.rows-0-3-of-999999999999999999:F32:3x8; do
+        mkstream "$name:samples=3" >huge.fts
+        run -65 --separate-stderr forge-hessian huge.fts huge.fts
+        [ "${#stderr_lines[@]}" -eq 1 ]
+    done
+    run -64 forge-hessian --piece 3 --pieces 3 m0.fts
+    run -64 forge-hessian --piece 0 m0.fts
+    run -64 forge-hessian --piece 0 --pieces 2 --partial a0.fts
+    run -64 forge-hessian --pieces 2 --rows mlp_in.up m0.fts
     # a part that is not whole, and moments whose Hessian is not there
     mkstream 'cross:model.layers.2.mlp_in.drift:F32:40x40:samples=3' >alone.fts
     run -65 --separate-stderr forge-hessian alone.fts

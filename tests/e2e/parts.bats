@@ -175,7 +175,7 @@ shares_at() { # WORK POINT: of layer 1
     run -0 forge status w
     [[ $output == *"layer 1 waits at attn_in: 0 of 2 parts have moments, 0 of 1 shares codes"* ]]
     [ "$(forge status --json w | jq -c .stop)" = \
-        '{"layer":1,"point":"attn_in","parts":2,"moments":0,"shares":1,"solved":0}' ]
+        '{"layer":1,"point":"attn_in","parts":2,"moments":0,"pieces":0,"merged":0,"shares":1,"solved":0}' ]
     [ "$(jq -c 'select(.stage == "share" and .layer == 2) | [.point, .number, .host]' w/solve-*/stages.jsonl | sort | head -n 1)" = \
         "[\"attn_in\",0,\"$(hostname)\"]" ]
     steps=$(wc -l <"$(echo w/solve-*/stages.jsonl)")
@@ -216,13 +216,14 @@ kill_often() { # WORK OPTION...
     same want out
     rm -r out work
     mkdir scratch
+    export FORGE_STEP_COST=0 # large moments, which are merged in pieces
     kill_often work --parts 3 --scratch scratch
     same want out
     # nothing is left on scratch, and in the work directory the codes alone
     forge quantize "$model" other "${small[@]}" --parts 3 --scratch scratch --work w2 --jobs 3
     same want other
     [ -z "$(find scratch -type f -name '*.fts' -newer other/config.json)" ]
-    [ -z "$(find w2 -name 'states-*' -o -name 'moments-*' -o -name '*.share-*')" ]
+    [ -z "$(find w2 -name 'states-*' -o -name 'moments-*' -o -name 'merged-*' -o -name '*.share-*')" ]
 }
 
 # Between the look for the states and their opening: the step is tried again.
@@ -259,21 +260,24 @@ SH
 @test "a pipe goes on with the layers that steps have made, and removes what they left" {
     forge quantize "$model" want "${small[@]}" --parts 3
     mkdir scratch
-    setsid forge quantize "$model" out "${small[@]}" --parts 3 --jobs 2 --scratch scratch --work w >said 2>&1 3>&- &
+    FORGE_STEP_COST=0 setsid forge quantize "$model" out "${small[@]}" --parts 3 --jobs 2 --scratch scratch --work w \
+        >said 2>&1 3>&- &
     victim=$!
     for ((i = 0; i < 600; i++)); do
-        [ ! -e "$(echo w/solve-*/moments-2-*.part-1.fts | cut -d' ' -f1)" ] || break
+        [ ! -e "$(echo w/solve-*/merged-2-*.piece-1.fts | cut -d' ' -f1)" ] || break
         sleep 0.05
     done
     kill -TERM -- "-$victim"
     wait "$victim" || true
     [ ! -e out ]
     [ -n "$(find w -name 'moments-*')" ]
+    [ -n "$(find w -name 'merged-*')" ]
     forge quantize "$model" out "${small[@]}" --parts 3 --scratch scratch --work w
     same want out
     # layers 0 and 1 were not solved again
     [ "$(jq -rs '[.[] | select(.stage == "loop")] | length' w/solve-*/stages.jsonl)" -eq 1 ]
-    [ -z "$(find w scratch -name 'states-*' -o -name 'moments-*' -o -name '*.share-*' -o -name hidden.fts)" ]
+    [ -z "$(find w scratch -name 'states-*' -o -name 'moments-*' -o -name 'merged-*' -o -name '*.share-*' -o \
+        -name hidden.fts)" ]
 }
 
 @test "what cannot be is refused, and a full scratch is said" {
@@ -291,7 +295,7 @@ SH
     grep -x 'states  *[0-9.]* [KM]iB in the work directory' plan
     grep -x 'steps  *12 in a layer: 8 of parts, 4 of shares' plan
     FORGE_STEP_COST=0 forge quantize "$model" out "${small[@]}" --parts 2 --jobs 2 --dry-run >plan
-    grep -x 'steps  *16 in a layer: 8 of parts, 8 of shares' plan
+    grep -x 'steps  *24 in a layer: 8 of parts, 8 that merge, 8 of shares' plan
     forge quantize "$model" out "${small[@]}" --parts 2 --jobs 2 --grid '*=8bit' --dry-run >eight
     of_inputs() { sed -nE 's/^parts .* every input: ([0-9.]*) MiB\)$/\1/p' "$1"; }
     # half a byte more for each of a layer's 786,432 weights
@@ -340,9 +344,9 @@ SH
     same one two
     [ "$(grep '^device' one.log | sort -u)" = 'device 0 0x0' ]
     [ "$(grep '^device' two.log | sort -u)" = $'device 0 0x0\ndevice 1 0x0' ]
-    # of part 1 and share 1 alone on the second: forge-calib, -hessian; -hessian, -grid, -solve
+    # of part, piece and share 1 alone on the second: forge-calib, -hessian; -hessian; -hessian, -grid, -solve
     opened=$(jq -r 'select(.number == 1) | .stage' w/solve-*/stages.jsonl |
-        awk '{ sum += /share/ ? 3 : 2 } END { print sum }')
+        awk '{ sum += /share/ ? 3 : /merge/ ? 1 : 2 } END { print sum }')
     [ "$(grep -c '^device 1' two.log)" -eq "$opened" ]
     run -64 forge-grid --device auto:1 /dev/null
     run -64 forge-grid --device cpu:%1 /dev/null
