@@ -76,10 +76,23 @@ __attribute__((target("avx2,fma"))) static inline void peak_avx2(void)
 #endif
 
 #ifdef __x86_64__
-/* One instruction makes 16 x 16 sums of 32 products. */
+/* One instruction makes 16 x 16 sums of 32 products: of numbers as products have,
+ * since the unit is up to 2.4 times faster where all are zero. */
 __attribute__((target("amx-tile,amx-bf16"))) static inline void peak_amx(void)
 {
+    uint16_t x[16 * 32];
+
+    for (int i = 0; i < 16 * 32; i++) /* -2 to -1 and 1 to 2 */
+        x[i] = (uint16_t)(0x3f80 + (i * 40503u >> 5 & 0x7f) + (i % 3 << 15));
     bf16_kernel_begin();
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_loadd(4, x, 64);
+    _tile_loadd(5, x, 64);
+    _tile_loadd(6, x, 64);
+    _tile_loadd(7, x, 64);
     for (long r = 0; r < PEAK_ROUNDS / 10 / 4; r++) {
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
