@@ -92,7 +92,7 @@ static int parse(struct settings *s, int argc, char **argv)
                      "who merges the parts");
     if (s->skip && s->max_tokens)
         die(E_USAGE, "--skip-tokens does not go with --max-tokens");
-    if (s->piece >= (s->pieces ? s->pieces : s->piece < 0))
+    if (s->piece >= 0 && s->piece >= s->pieces)
         die(E_USAGE, "--piece counts from 0 and is below --pieces");
     if (s->pieces > 1 && (s->block || s->shares || s->rows))
         die(E_USAGE, "--pieces does not go with --block, --shares and --rows");

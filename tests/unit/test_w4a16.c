@@ -408,7 +408,8 @@ int main(void)
 {
     static const struct shape more[] = { { 1032, 64, 32 },
                                          { 48, 2560, 32 },
-                                         { 4232, 544, 128 } }; /* wide */
+                                         { 4232, 544, 32 }, /* wide */
+                                         { 4232, 544, 128 } };
 
     each_shape(one, more, ARRAY_LEN(more));
     each_level(test_dense);
