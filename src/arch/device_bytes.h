@@ -7,6 +7,8 @@
 
 /* Rows (tokens) of a batch: enough for the matrix products to be fast. */
 enum { BATCH_ROWS = 2048 };
+/* Rows of x that a product packs at a time, at most (model/product.c). */
+enum { PACKED_ROWS = 2 * BATCH_ROWS };
 /* Experts in memory at most, but for those that are quantized: one is in use, the others
  * are read ahead (model/read_ahead.h). */
 enum { READERS = 8 };

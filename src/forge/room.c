@@ -136,9 +136,11 @@ static void plan_bytes(const struct request *r, struct room *room)
     if (j->propagate == PROPAGATE_ORIGINAL && tokens > 0)
         room->work += (double)p->layers * (double)p->layer_hessian_bytes;
     /* twice the widest Hessian as a square, a layer in f32, a batch of tokens,
-     * and states */
+     * the packed inputs of a product, and states */
     room->memory = (double)p->hessian_bytes * 4 + (double)p->layer_bytes * 2 +
-                   2048.0 * (double)p->state_bytes * 8 + room->states_memory;
+                   2048.0 * (double)p->state_bytes * 8 +
+                   PACKED_ROWS * sqrt((double)p->hessian_bytes / 2) * 2 +
+                   room->states_memory;
     /* above EFFORT_FAST: cross moments, in two tools, and each thread's memory
      * for the candidates of its rows (measured: 67 MB at 11,008 inputs) */
     if (j->effort != EFFORT_FAST && tokens > 0) {

@@ -314,7 +314,7 @@ static struct kernel_strip strip_of(const struct piece *x, uint64_t r,
 
     if (has_left())
         return (struct kernel_strip){ a + x->left, STEP * 2 * sizeof(*a),
-                                      SYRK_PANEL * 2 * sizeof(*a) };
+                                      SYRK_PANEL * 2 * sizeof(*a), NULL };
     a += r % SYRK_PANEL * 2;
     if (r % SYRK_PANEL + (rows <= AT_ONCE / 2 ? AT_ONCE / 2 : AT_ONCE) <=
         SYRK_PANEL)
@@ -330,7 +330,7 @@ static struct kernel_strip strip_of(const struct piece *x, uint64_t r,
         (void)!to_f32(room->wide, room->pairs, DT_BF16, 2 * rows * x->n);
     return (struct kernel_strip){ widens ? (void *)room->wide : room->pairs,
                                   (int64_t)(2 * item),
-                                  (int64_t)(2 * rows * item) };
+                                  (int64_t)(2 * rows * item), NULL };
 }
 
 static void run_piece(const struct piece *x, float *p, uint64_t rows,
@@ -345,7 +345,7 @@ static void run_piece(const struct piece *x, float *p, uint64_t rows,
         uint64_t end = diagonal ? least(cols, r + n) : cols;
 
         for (uint64_t c = 0; c < end; c += SYRK_PANEL)
-            x->kernel->run((int)n, p + r * SYRK_TILE + c, SYRK_TILE, s,
+            x->kernel->run((int)n, p + r * SYRK_TILE + c, SYRK_TILE, &s,
                            x->column + c / SYRK_PANEL * x->stride,
                            (int64_t)x->n, first ? SUM_NEW : SUM_ADD,
                            part_of(x, m++, last));

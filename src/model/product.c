@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arch/device_bytes.h"
 #include "common/math/bf16_gemm.h"
 #include "common/math/blas.h"
 #include "common/math/threads.h"
@@ -29,6 +30,7 @@ struct job {
     int64_t late, late_rows, late_down;
     int64_t step; /* rows whose sums are computed, then finished, at a time */
     struct w4_x x[2];           /* x for the 4-bit linears first and second */
+    uint16_t *strips;           /* x packed; NULL: it is read as it is */
     size_t room;                /* work memory of a 4-bit tile */
     struct threads_error error; /* by tile */
 };
@@ -168,10 +170,13 @@ static void multiply_f32(const struct product *p, const struct loaded *l,
 }
 
 /* both: with the sums of `second`, which follow the first's. */
-static void multiply_bf16(const struct product *p, const struct loaded *l,
+static void multiply_bf16(const struct job *j, const struct loaded *l,
                           bool both, const struct tile *t)
 {
+    const struct product *p = j->p;
     int64_t k = l->of.cols;
+    const uint16_t *strips =
+        j->strips ? j->strips + t->i * bf16_gemm_depth(k) : NULL;
 
     bf16_gemm(&(struct bf16_gemm){ .x = (const uint16_t *)p->x + t->i * k,
                                    .ldx = k,
@@ -183,7 +188,8 @@ static void multiply_bf16(const struct product *p, const struct loaded *l,
                                    .first = t->o,
                                    .n = t->n,
                                    .y = t->sums,
-                                   .ldy = t->ld });
+                                   .ldy = t->ld,
+                                   .strips = strips });
 }
 
 /* Sums of first (which = 0) or second (1). */
@@ -195,7 +201,7 @@ static void multiply(const struct job *j, int which, const struct tile *t)
     if (l->q)
         w4_tile(&j->x[which], t->i, t->m, t->o, t->n, t->sums, t->ld, t->room);
     else if (p->m->bf16)
-        multiply_bf16(p, l, false, t);
+        multiply_bf16(j, l, false, t);
     else
         multiply_f32(p, l, t);
 }
@@ -254,7 +260,7 @@ static void run_rows(const struct job *j, struct tile t)
 
     t.ld = p->second ? 2 * t.n : t.n;
     if (p->second && p->m->bf16 && !p->first->q && !p->second->q) {
-        multiply_bf16(p, p->first, true, &t);
+        multiply_bf16(j, p->first, true, &t);
     } else {
         multiply(j, 0, &t);
         t.sums += t.n;
@@ -400,15 +406,47 @@ static int64_t choose_w4_tiles(struct job *j)
     return across * j->down;
 }
 
-int product_run(const struct product *p, struct err *e)
+/* ---- x in strips ---- */
+
+static void pack_strips(void *ctx, size_t begin, size_t end)
+{
+    const struct job *j = ctx;
+    int64_t k = j->p->first->of.cols;
+
+    bf16_gemm_pack_strips(j->strips, j->p->x, k, j->p->rows, k, (int64_t)begin,
+                          (int64_t)end);
+}
+
+/* Whether tiles would else copy rows of x more than once. */
+static bool takes_strips(const struct product *p)
+{
+    int64_t cols = p->first->of.rows * (p->second ? 2 : 1);
+
+    return p->m->bf16 && !few_bits(p) && bf16_gemm_strips() &&
+           cols > bf16_kernel()->tile_cols;
+}
+
+static int prepare_strips(struct job *j, struct err *e)
+{
+    const struct product *p = j->p;
+
+    j->strips =
+        scratch_strips(bf16_gemm_strips_packed(p->rows, p->first->of.cols) *
+                           sizeof(*j->strips),
+                       e);
+    if (!j->strips)
+        return e->code;
+    threads_for((size_t)((p->rows + GEMM_STRIP - 1) / GEMM_STRIP), 1,
+                pack_strips, j);
+    return 0;
+}
+
+static int run_part(const struct product *p, bool strips, struct err *e)
 {
     struct job j = { .p = p };
     bool w4 = few_bits(p);
-    int rc;
+    int rc = w4 ? prepare_x(&j, e) : strips ? prepare_strips(&j, e) : 0;
 
-    if (p->m->on)
-        return device_product(p, e);
-    rc = w4 ? prepare_x(&j, e) : 0;
     if (rc >= 0) {
         int64_t tiles = w4 ? choose_w4_tiles(&j) : choose_tiles(&j);
 
@@ -419,6 +457,26 @@ int product_run(const struct product *p, struct err *e)
     w4_x_release(&j.x[0]);
     w4_x_release(&j.x[1]);
     return rc;
+}
+
+int product_run(const struct product *p, struct err *e)
+{
+    struct product part = *p;
+    bool strips = !p->m->on && takes_strips(p);
+    int64_t most = strips ? PACKED_ROWS : p->rows;
+
+    if (p->m->on)
+        return device_product(p, e);
+    for (int64_t r = 0; r < p->rows; r += part.rows) {
+        part.x =
+            (const char *)p->x + (size_t)(r * p->first->of.cols) * p->m->size;
+        part.out =
+            (char *)p->out + (size_t)(r * p->first->of.rows) * p->m->size;
+        part.rows = p->rows - r < most ? p->rows - r : most;
+        if (run_part(&part, strips, e) < 0)
+            return e->code;
+    }
+    return 0;
 }
 
 int product_into(struct buffer *to, const struct model *m,

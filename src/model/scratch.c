@@ -4,33 +4,47 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-static __thread struct {
+struct memory {
     void *p;
     size_t cap;
-} mine;
+};
 
-/* Its destructor frees the thread's memory. */
-static pthread_key_t ending;
+static __thread struct memory tile, strips;
+
+/* Their destructors free a thread's memory. */
+static pthread_key_t tile_ends, strips_end;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void make_key(void)
+static void make_keys(void)
 {
-    (void)pthread_key_create(&ending, free);
+    (void)pthread_key_create(&tile_ends, free);
+    (void)pthread_key_create(&strips_end, free);
+}
+
+static void *grow(struct memory *m, const pthread_key_t *ends, size_t n,
+                  struct err *e)
+{
+    if (n > m->cap) {
+        pthread_once(&once, make_keys);
+        free(m->p);
+        m->cap = 0;
+        m->p = mem_pages(n, "scratch", e);
+        (void)pthread_setspecific(*ends, m->p);
+        if (!m->p)
+            return NULL;
+        m->cap = n;
+    }
+    return m->p;
 }
 
 void *scratch_thread(size_t n, struct err *e)
 {
-    if (n > mine.cap) {
-        pthread_once(&once, make_key);
-        free(mine.p);
-        mine.cap = 0;
-        mine.p = mem_pages(n, "scratch", e);
-        (void)pthread_setspecific(ending, mine.p);
-        if (!mine.p)
-            return NULL;
-        mine.cap = n;
-    }
-    return mine.p;
+    return grow(&tile, &tile_ends, n, e);
+}
+
+void *scratch_strips(size_t n, struct err *e)
+{
+    return grow(&strips, &strips_end, n, e);
 }
 
 int buffer_reserve(struct buffer *b, int64_t rows, int64_t cols, size_t size,

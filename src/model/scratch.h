@@ -7,6 +7,8 @@
 /* n bytes, 4096-aligned, uninitialised, owned by the calling thread; valid
  * until its next call.  NULL: *e is E_TEMP. */
 MUST_CHECK void *scratch_thread(size_t n, struct err *e);
+/* The same, another piece of memory: the packed x of a product (product.c). */
+MUST_CHECK void *scratch_strips(size_t n, struct err *e);
 
 /* Memory that grows.  Zero-initialise. */
 struct buffer {

@@ -71,9 +71,33 @@ static void check(const struct operands *o, const uint16_t *p)
         for (int64_t c = n; c < o->ldy; c++)
             CHECK(y[c] == 77); /* nothing else is written */
         bf16_gemm(&(struct bf16_gemm){ x, o->ldx, 1, k, p, o->s.n, o->s.first,
-                                       some, part, GEMM_COLS, NULL, false });
+                                       some, part, GEMM_COLS, NULL, false,
+                                       NULL });
         CHECK(!memcmp(part, y, (size_t)some * sizeof(*part)));
     }
+}
+
+/* Packed rows of x give the same bytes. */
+static void check_strips(const struct operands *o, const uint16_t *p)
+{
+    const struct shape *s = &o->s;
+    size_t n = bf16_gemm_strips_packed(s->m, s->k);
+    size_t bytes = (size_t)(s->m * o->ldy) * sizeof(float);
+    int64_t strips = (s->m + GEMM_STRIP - 1) / GEMM_STRIP;
+    uint16_t *x = aligned_alloc(64, n * sizeof(*x));
+    float *y = malloc(bytes);
+
+    for (int64_t i = 0; i < s->m * o->ldy; i++)
+        y[i] = 77;
+    memset(x, 0x7f, n * sizeof(*x));
+    bf16_gemm_pack_strips(x, o->x, o->ldx, s->m, s->k, 0, strips / 2);
+    bf16_gemm_pack_strips(x, o->x, o->ldx, s->m, s->k, strips / 2, strips);
+    bf16_gemm(&(struct bf16_gemm){ NULL, 0, s->m, s->k, p, s->n, s->first,
+                                   s->n - s->first, y, o->ldy, NULL, false,
+                                   x });
+    CHECK(!memcmp(y, o->y, bytes));
+    free(x);
+    free(y);
 }
 
 static void at_level(const struct operands *o, enum cpu_level l)
@@ -87,9 +111,11 @@ static void at_level(const struct operands *o, enum cpu_level l)
         o->y[i] = 77;
     p = packed(o->w, s->n, s->k);
     bf16_gemm(&(struct bf16_gemm){ o->x, o->ldx, s->m, s->k, p, s->n, s->first,
-                                   s->n - s->first, o->y, o->ldy, NULL,
-                                   false });
+                                   s->n - s->first, o->y, o->ldy, NULL, false,
+                                   NULL });
     check(o, p);
+    if (bf16_gemm_strips())
+        check_strips(o, p);
     if (l == CPU_PLAIN)
         memcpy(o->widened, o->y, bytes);
     if (l != CPU_AMX && l != CPU_NEONBF16)
@@ -127,8 +153,8 @@ static void test_pairs(int rows, enum kernel_sum how)
 {
     uint16_t x[12 * 2 * PAIRS], w[PAIRS * 2 * GEMM_COLS];
     float wide[12 * 2 * PAIRS], y[12 * GEMM_COLS], z[12 * GEMM_COLS];
-    const struct kernel_strip a = { x, 4 * PAIRS, 4 };
-    const struct kernel_strip b = { wide, 8 * PAIRS, 8 };
+    const struct kernel_strip a = { x, 4 * PAIRS, 4, NULL };
+    const struct kernel_strip b = { wide, 8 * PAIRS, 8, NULL };
 
     fill(x, ARRAY_LEN(x));
     fill(w, ARRAY_LEN(w));
@@ -136,8 +162,8 @@ static void test_pairs(int rows, enum kernel_sum how)
         wide[i] = f32_from_bf16(x[i]);
     for (size_t i = 0; i < ARRAY_LEN(y); i++)
         y[i] = z[i] = (float)i / 7;
-    kernel_avx512bf16.run(rows, y, GEMM_COLS, a, w, PAIRS, how, w);
-    kernel_avx512.run(rows, z, GEMM_COLS, b, w, PAIRS, how, w);
+    kernel_avx512bf16.run(rows, y, GEMM_COLS, &a, w, PAIRS, how, w);
+    kernel_avx512.run(rows, z, GEMM_COLS, &b, w, PAIRS, how, w);
     CHECK(!memcmp(y, z, sizeof(y)));
 }
 

@@ -7,9 +7,12 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "arch/device_bytes.h"
 #include "model/internal.h"
 
-enum { PERIOD = 13, COLS = 80, OUTPUTS = 48, ROWS_MAX = 520, PAGE = 4096 };
+enum { PERIOD = 13, COLS = 80, ROWS_MAX = 520, PAGE = 4096 };
+/* Outputs: few, and so many that a product packs its input. */
+enum { FEW = 48, MANY = 544 };
 
 /* n bytes that end at a page which cannot be read. */
 static char *guarded(size_t n)
@@ -41,7 +44,8 @@ static void fill(const struct model *m, void *to, int64_t rows)
 }
 
 /* Sums of small integers are exact in f32; stored as bf16 they are rounded. */
-static bool right(const struct model *m, const void *out, int64_t rows)
+static bool right(const struct model *m, const void *out, int64_t rows,
+                  int64_t outputs)
 {
     float want[PERIOD][PERIOD] = { { 0 } }; /* rows repeat */
 
@@ -50,8 +54,8 @@ static bool right(const struct model *m, const void *out, int64_t rows)
             for (int64_t k = 0; k < COLS; k++)
                 want[i][o] += value(i, k) * value(o, k);
     for (int64_t i = 0; i < rows; i++)
-        for (int64_t o = 0; o < OUTPUTS; o++) {
-            int64_t at = i * OUTPUTS + o;
+        for (int64_t o = 0; o < outputs; o++) {
+            int64_t at = i * outputs + o;
             float sum = want[i % PERIOD][o % PERIOD];
 
             if (m->bf16 ? ((const uint16_t *)out)[at] != bf16_from_f32(sum) :
@@ -61,23 +65,23 @@ static bool right(const struct model *m, const void *out, int64_t rows)
     return true;
 }
 
-static void test_rows(const struct model *m, int64_t rows)
+static void test_rows(const struct model *m, int64_t rows, int64_t outputs)
 {
     char *x = guarded((size_t)(rows * COLS) * m->size);
-    void *w = calloc(OUTPUTS * COLS, m->size);
-    void *out = calloc((size_t)(rows * OUTPUTS), m->size);
-    struct loaded l = { .of = { .rows = OUTPUTS, .cols = COLS } };
+    void *w = calloc((size_t)(outputs * COLS), m->size);
+    void *out = calloc((size_t)(rows * outputs), m->size);
+    struct loaded l = { .of = { .rows = outputs, .cols = COLS } };
     struct product p = {
         .m = m, .first = &l, .x = x, .rows = rows, .out = out
     };
     struct err e = { 0 };
 
     fill(m, x, rows);
-    fill(m, w, OUTPUTS);
-    CHECK(product_pack(m, OUTPUTS, COLS, &w, &e) == 0);
+    fill(m, w, outputs);
+    CHECK(product_pack(m, outputs, COLS, &w, &e) == 0);
     l.w = w;
     CHECK(product_run(&p, &e) == 0);
-    CHECK(right(m, out, rows));
+    CHECK(right(m, out, rows, outputs));
     free(w);
     free(out);
 }
@@ -85,7 +89,10 @@ static void test_rows(const struct model *m, int64_t rows)
 static void test_all_rows(const struct model *m)
 {
     for (int64_t rows = 1; rows <= ROWS_MAX; rows += rows < 200 ? 37 : 7)
-        test_rows(m, rows);
+        test_rows(m, rows, FEW);
+    for (int64_t rows = 1; rows <= 65; rows += 16)
+        test_rows(m, rows, MANY);
+    test_rows(m, PACKED_ROWS + 1, MANY);
 }
 
 static void test_bf16(void)

@@ -2,8 +2,9 @@
  *
  * Loops: blocks of inputs, then strips of rows of x, then panels of W.  A
  * block of W (tile_cols columns) stays in the second-level cache while all
- * strips pass; a strip is copied to a buffer that stays in the first-level
- * cache.  The first strips prefetch the next block of W. */
+ * strips pass; a strip stays in the first-level cache: it is copied to a buffer,
+ * or packed already, then the panels prefetch the next one into the second level.
+ * The first strips prefetch the next block of W. */
 #include "common/math/bf16_gemm.h"
 
 #include <string.h>
@@ -16,7 +17,8 @@ enum {
                  * sets */
     /* A panel has 2 cache lines per pair; a strip prefetches one line for
      * KERNEL_AHEAD pairs, so so many strips prefetch a whole panel. */
-    AHEAD_STRIPS = 2 * KERNEL_AHEAD
+    AHEAD_STRIPS = 2 * KERNEL_AHEAD,
+    STRIP_STEP = 32 /* inputs of a step of packed x */
 };
 
 int64_t bf16_gemm_group(void)
@@ -89,6 +91,42 @@ void bf16_gemm_pack(uint16_t *to, const uint16_t *w, int64_t n, int64_t k,
     }
 }
 
+bool bf16_gemm_strips(void)
+{
+    return bf16_kernel()->rows == GEMM_STRIP;
+}
+
+size_t bf16_gemm_strips_packed(int64_t m, int64_t k)
+{
+    int64_t strips = (m + GEMM_STRIP - 1) / GEMM_STRIP;
+
+    return (size_t)(strips * GEMM_STRIP * bf16_gemm_depth(k));
+}
+
+void bf16_gemm_pack_strips(uint16_t *to, const uint16_t *x, int64_t ldx,
+                           int64_t m, int64_t k, int64_t begin, int64_t end)
+{
+    int64_t depth = bf16_gemm_depth(k);
+
+    for (int64_t s = begin; s < end; s++)
+        for (int64_t at = 0; at < depth; at += STRIP_STEP) {
+            int64_t n = k - at < STRIP_STEP ? k - at : STRIP_STEP;
+            uint16_t *step = to + s * GEMM_STRIP * depth + at * GEMM_STRIP;
+
+            for (int64_t i = 0; i < GEMM_STRIP; i++, step += STRIP_STEP) {
+                int64_t r = s * GEMM_STRIP + i;
+
+                if (r < m && n == STRIP_STEP) {
+                    memcpy(step, x + r * ldx + at, STRIP_STEP * sizeof(*step));
+                    continue;
+                }
+                memset(step, 0, STRIP_STEP * sizeof(*step));
+                if (r < m)
+                    memcpy(step, x + r * ldx + at, (size_t)n * sizeof(*step));
+            }
+        }
+}
+
 /* ---- products ---- */
 
 /* Inputs at..at+n-1 of all columns: one step of the outermost loop. */
@@ -111,10 +149,24 @@ static const uint16_t *piece_of(const struct block *b, const uint16_t *packed,
            (c - begin) * b->n;
 }
 
+/* Rows r.. of packed x, inputs of this block.  next: the next rows, or the first
+ * ones of the next block. */
+static struct kernel_strip packed_strip(const struct block *b, int64_t r)
+{
+    const struct bf16_gemm *g = b->g;
+    const uint16_t *p = g->strips + r * b->depth + b->at * GEMM_STRIP;
+    const uint16_t *next = r + GEMM_STRIP < g->m ? p + GEMM_STRIP * b->depth :
+                           b->next ? g->strips + (b->at + b->n) * GEMM_STRIP :
+                                     NULL;
+
+    return (struct kernel_strip){ p, STRIP_STEP * sizeof(*p),
+                                  2 * GEMM_STRIP * sizeof(*p), next };
+}
+
 /* Copy rows r..r+m-1 of x, inputs of this block, into room as the kernel reads
  * them. */
-static struct kernel_strip strip_of(const struct block *b, int64_t r, int64_t m,
-                                    void *room)
+static struct kernel_strip copied_strip(const struct block *b, int64_t r,
+                                        int64_t m, void *room)
 {
     const struct bf16_gemm *g = b->g;
     int64_t n = g->k - b->at < b->n ? g->k - b->at : b->n;
@@ -135,15 +187,15 @@ static struct kernel_strip strip_of(const struct block *b, int64_t r, int64_t m,
     }
     return b->kernel->widens ?
                (struct kernel_strip){ f, ld * (int64_t)sizeof(*f),
-                                      2 * sizeof(*f) } :
+                                      2 * sizeof(*f), NULL } :
                (struct kernel_strip){ h, ld * (int64_t)sizeof(*h),
-                                      2 * sizeof(*h) };
+                                      2 * sizeof(*h), NULL };
 }
 
 /* The last n < COLS columns: the kernel writes full panels, so go through a
  * buffer. */
 static void few_columns(const struct block *b, int rows, int64_t n, float *y,
-                        struct kernel_strip s, const uint16_t *w,
+                        const struct kernel_strip *s, const uint16_t *w,
                         enum kernel_sum how)
 {
     int64_t ldy = b->g->ldy;
@@ -169,20 +221,35 @@ static const uint16_t *prefetch_of(const struct block *b, int64_t strip,
            strip * (b->next / AHEAD_STRIPS) * COLS;
 }
 
+/* The part of the next strip that panel number n prefetches. */
+static const uint16_t *part_of(const struct block *b, const uint16_t *strip,
+                               int64_t n)
+{
+    enum {
+        PARTS = STRIP_STEP * GEMM_STRIP * sizeof(*strip) / KERNEL_AHEAD_STRIP
+    };
+
+    return strip && n < PARTS ? strip + n * b->n * GEMM_STRIP / PARTS : NULL;
+}
+
+/* before: panels of the strip that other columns had. */
 static void run_columns(const struct block *b, int64_t r, int rows,
-                        struct kernel_strip s, const uint16_t *packed, float *y)
+                        struct kernel_strip s, const uint16_t *packed, float *y,
+                        int64_t before)
 {
     const struct bf16_gemm *g = b->g;
     enum kernel_sum how = b->at || g->continues ? SUM_CONTINUE : SUM_NEW;
     int64_t strip = r / b->kernel->rows, panels;
+    const uint16_t *next = s.next;
 
     for (int64_t c = 0; c < g->n; c += COLS) {
         const uint16_t *w = piece_of(b, packed, g->first + c, &panels);
 
+        s.next = part_of(b, next, before + c / COLS);
         if (g->n - c < COLS)
-            few_columns(b, rows, g->n - c, y + c, s, w, how);
+            few_columns(b, rows, g->n - c, y + c, &s, w, how);
         else
-            b->kernel->run(rows, y + c, g->ldy, s, w, b->n / 2, how,
+            b->kernel->run(rows, y + c, g->ldy, &s, w, b->n / 2, how,
                            prefetch_of(b, strip, g->first + c, w, panels));
     }
 }
@@ -190,12 +257,13 @@ static void run_columns(const struct block *b, int64_t r, int rows,
 static void run_strip(const struct block *b, int64_t r, int rows, void *room)
 {
     const struct bf16_gemm *g = b->g;
-    struct kernel_strip s = strip_of(b, r, rows, room);
+    struct kernel_strip s =
+        g->strips ? packed_strip(b, r) : copied_strip(b, r, rows, room);
     float *y = g->y + r * g->ldy;
 
-    run_columns(b, r, rows, s, g->packed, y);
+    run_columns(b, r, rows, s, g->packed, y, 0);
     if (g->second)
-        run_columns(b, r, rows, s, g->second, y + g->n);
+        run_columns(b, r, rows, s, g->second, y + g->n, panels_of(g->n));
 }
 
 void bf16_gemm(const struct bf16_gemm *g)

@@ -9,7 +9,15 @@
  *     panels    of GEMM_COLS rows of W in the format of bf16_kernel.h
  *
  * so that what one tile of y reads from W is contiguous.  The last panel and
- * the last block are padded with zeros.  x is not packed in advance.
+ * the last block are padded with zeros.
+ *
+ * Where bf16_gemm_strips() is true (amx), a product of many columns is faster with x
+ * packed, too:
+ *
+ *     strips    of GEMM_STRIP = 32 rows of x; in each
+ *     steps     of 32 inputs: 32 rows of 64 bytes, which are two tiles
+ *
+ * padded with zeros.  Else, and without it, each product copies its rows of x.
  *
  * Each sum runs over the inputs in ascending order, so an element of y depends
  * only on its row of x, on W, and on the CPU level as bf16_kernel.h says: not
@@ -19,8 +27,8 @@
 
 #include "common/math/bf16_kernel.h"
 
-/* Rows of W in a panel. */
-enum { GEMM_COLS = KERNEL_COLS };
+/* Rows of W in a panel, of x in a strip. */
+enum { GEMM_COLS = KERNEL_COLS, GEMM_STRIP = KERNEL_ROWS_MAX };
 
 /* Rows of W in a group: the kernel's tile_cols. */
 int64_t bf16_gemm_group(void);
@@ -33,6 +41,16 @@ size_t bf16_gemm_packed(int64_t n, int64_t k);
  * of the group in the packed W; does not overlap w. */
 void bf16_gemm_pack(uint16_t *to, const uint16_t *w, int64_t n, int64_t k,
                     int64_t begin, int64_t end);
+
+/* Whether products read x in strips. */
+bool bf16_gemm_strips(void);
+/* Elements (bf16) of x [m, k] in strips.  The strip of row r, a multiple of
+ * GEMM_STRIP, begins at element r * bf16_gemm_depth(k). */
+size_t bf16_gemm_strips_packed(int64_t m, int64_t k);
+/* Pack strips begin..end-1 of x [m, k], whose leading dimension is ldx.  to:
+ * all strips; 64-aligned. */
+void bf16_gemm_pack_strips(uint16_t *to, const uint16_t *x, int64_t ldx,
+                           int64_t m, int64_t k, int64_t begin, int64_t end);
 
 /* Arguments of one product. */
 struct bf16_gemm {
@@ -49,6 +67,8 @@ struct bf16_gemm {
                              * [m, 2 n] */
     bool continues;         /* sums start from y instead of 0, to continue
                              * over further inputs */
+    const uint16_t *strips; /* the strips of x, from the first row on, or
+                             * NULL: x is read */
 };
 /* Compute it in the calling thread.  Fastest for m up to bf16_kernel()'s
  * tile_rows and n up to its tile_cols (of both W together). */

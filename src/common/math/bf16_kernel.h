@@ -24,7 +24,8 @@ enum {
     KERNEL_ROWS_MAX = 32,   /* rows of a strip, of any kernel */
     KERNEL_DEPTH_MAX = 384, /* inputs of a block, of any kernel; a multiple
                              * of 32 */
-    KERNEL_AHEAD = 4        /* pairs per cache line that a kernel prefetches */
+    KERNEL_AHEAD = 4,       /* pairs per cache line that a kernel prefetches */
+    KERNEL_AHEAD_STRIP = 128
 };
 
 /* How the result is combined with what y holds. */
@@ -42,6 +43,8 @@ enum kernel_sum {
 struct kernel_strip {
     const void *p;
     int64_t row, step;
+    const void *next; /* hint: amx prefetches KERNEL_AHEAD_STRIP bytes of it
+                       * for every 16 pairs; NULL: none */
 };
 
 /* A micro-kernel and the block sizes that suit it. */
@@ -57,7 +60,7 @@ struct bf16_kernel {
     /* rows: 1..the field above.  y has leading dimension ldy.  ahead: hint,
      * one cache line from here on is prefetched for every KERNEL_AHEAD
      * pairs. */
-    void (*run)(int rows, float *y, int64_t ldy, struct kernel_strip a,
+    void (*run)(int rows, float *y, int64_t ldy, const struct kernel_strip *a,
                 const uint16_t *panel, int64_t pairs, enum kernel_sum how,
                 const void *ahead);
 };

@@ -45,12 +45,12 @@ AMX void kernel_amx_end(void)
         __builtin_prefetch((next) + 64 * (8 * (quarter) + i), 0, 3)
 
 /* All 32 rows of a strip. */
-AMX static void whole(float *y, int64_t ldy, struct kernel_strip s,
+AMX static void whole(float *y, int64_t ldy, const struct kernel_strip *s,
                       const uint16_t *w, int64_t pairs, enum kernel_sum how,
                       const char *ahead)
 {
     enum { PANEL = 2 * KERNEL_COLS * sizeof(uint16_t) };
-    const char *a = s.p;
+    const char *a = s->p, *next_strip = s->next ? s->next : a;
     float *low = y + HALF * ldy;
     int64_t ld = ldy * (int64_t)sizeof(*y);
 
@@ -69,21 +69,24 @@ AMX static void whole(float *y, int64_t ldy, struct kernel_strip s,
     for (int64_t t = 0; t < pairs; t += PAIRS) {
         const char *next = (const char *)(w + PAIRS * 2 * KERNEL_COLS);
 
-        _tile_loadd(4, a, s.row);
+        _tile_loadd(4, a, s->row);
         _tile_loadd(6, w, PANEL);
         ASK(next, 0);
         _tile_dpbf16ps(0, 4, 6);
         _tile_loadd(7, w + KERNEL_COLS, PANEL);
         ASK(next, 1);
         _tile_dpbf16ps(1, 4, 7);
-        _tile_loadd(5, a + HALF * s.row, s.row);
+        _tile_loadd(5, a + HALF * s->row, s->row);
         ASK(next, 2);
         _tile_dpbf16ps(2, 5, 6);
         ASK(next, 3);
         _tile_dpbf16ps(3, 5, 7);
         for (int i = 0; i < PAIRS / KERNEL_AHEAD; i++, ahead += 64)
             __builtin_prefetch(ahead, 0, 2);
-        a += PAIRS * s.step;
+        for (int i = 0; i < KERNEL_AHEAD_STRIP; i += 64)
+            __builtin_prefetch(next_strip + i, 0, 2);
+        next_strip += KERNEL_AHEAD_STRIP;
+        a += PAIRS * s->step;
         w += PAIRS * 2 * KERNEL_COLS;
     }
     _tile_stored(0, y, ld);
@@ -93,9 +96,9 @@ AMX static void whole(float *y, int64_t ldy, struct kernel_strip s,
     MEMORY_IS_USED;
 }
 
-static void amx_run(int rows, float *y, int64_t ldy, struct kernel_strip s,
-                    const uint16_t *w, int64_t pairs, enum kernel_sum how,
-                    const void *ahead)
+static void amx_run(int rows, float *y, int64_t ldy,
+                    const struct kernel_strip *s, const uint16_t *w,
+                    int64_t pairs, enum kernel_sum how, const void *ahead)
 {
     float all[2 * HALF][KERNEL_COLS];
 

@@ -59,12 +59,12 @@ enum { PAIR_ROWS = 12 };
 
 /* n rows; n is a compile-time constant. */
 PAIRS static inline __attribute__((always_inline)) void
-pairs_rows(const int n, float *y, int64_t ldy, struct kernel_strip s,
+pairs_rows(const int n, float *y, int64_t ldy, const struct kernel_strip *s,
            const uint16_t *w, int64_t pairs, enum kernel_sum how,
            const char *ahead)
 {
-    const char *a = s.p, *b = a + 4 * s.row, *c = b + 4 * s.row;
-    int64_t row = s.row, row3 = 3 * s.row;
+    const char *a = s->p, *b = a + 4 * s->row, *c = b + 4 * s->row;
+    int64_t row = s->row, row3 = 3 * s->row;
     __m512 sum[PAIR_ROWS][2];
 
 #pragma GCC unroll 12
@@ -94,9 +94,9 @@ pairs_rows(const int n, float *y, int64_t ldy, struct kernel_strip s,
             sum[r][0] = _mm512_dpbf16_ps(sum[r][0], z, u);
             sum[r][1] = _mm512_dpbf16_ps(sum[r][1], z, v);
         }
-        a += s.step;
-        b += s.step;
-        c += s.step;
+        a += s->step;
+        b += s->step;
+        c += s->step;
         w += 2 * KERNEL_COLS;
     }
 #pragma GCC unroll 12
@@ -112,7 +112,7 @@ pairs_rows(const int n, float *y, int64_t ldy, struct kernel_strip s,
 }
 
 PAIRS static void pairs_run(int rows, float *y, int64_t ldy,
-                            struct kernel_strip s, const uint16_t *w,
+                            const struct kernel_strip *s, const uint16_t *w,
                             int64_t pairs, enum kernel_sum how,
                             const void *ahead)
 {
