@@ -18,7 +18,9 @@
 
 enum {
     PART = 96, /* rows of a low tile: a multiple of all kernels' strips */
-    F32_TILE = 256
+    F32_TILE = 256,
+    SPARE = 32 /* padding of the rows of sums, which map to different sets of
+                * the cache then */
 };
 
 struct job {
@@ -258,7 +260,7 @@ static void run_rows(const struct job *j, struct tile t)
     const struct product *p = j->p;
     float *y = t.sums;
 
-    t.ld = p->second ? 2 * t.n : t.n;
+    t.ld = (p->second ? 2 * t.n : t.n) + SPARE;
     if (p->second && p->m->bf16 && !p->first->q && !p->second->q) {
         multiply_bf16(j, p->first, true, &t);
     } else {
@@ -281,8 +283,8 @@ static int run_tile(const struct job *j, int64_t i, int64_t rows, int64_t o,
     char *room;
 
     n = n < j->cols ? n : j->cols;
-    room =
-        scratch_thread(j->room + sizeof(float) * (size_t)(j->step * 2 * n), e);
+    room = scratch_thread(
+        j->room + sizeof(float) * (size_t)(j->step * (2 * n + SPARE)), e);
     if (!room)
         return e->code;
     for (; i < end; i += m) {

@@ -114,6 +114,6 @@ static void amx_run(int rows, float *y, int64_t ldy,
         memcpy(y + r * ldy, all[r], sizeof(all[r]));
 }
 
-const struct bf16_kernel kernel_amx = { 2 * HALF, PAIRS, false,  384,
+const struct bf16_kernel kernel_amx = { 2 * HALF, PAIRS, false,  256,
                                         256,      512,   amx_run };
 #endif
