@@ -413,7 +413,7 @@ int quantized_linear(const struct quantized *c, const char *module,
     if (size_mul((size_t)cols, dtype == DT_F32 ? sizeof(float) : 2, &row) ||
         size_mul((size_t)rows, row, &n))
         return err_set(e, E_TEMP, "'%s': too large for memory", module);
-    all = mem_alloc(n, module, e);
+    all = mem_pages(n, module, e);
     if (!all)
         return e->code;
     for (uint64_t r = 0; rc == 0 && r < (uint64_t)rows;) {
