@@ -51,6 +51,7 @@ struct model {
     struct remap_counts remapped; /* see model_remapped() */
     struct altup_entry *entry;    /* goes with the embedding; NULL: none */
     void *embedding;              /* as stored; NULL: not loaded */
+    const struct tuning *tuning;  /* model_tune(); NULL: none */
     enum dtype embedding_dtype;
 };
 

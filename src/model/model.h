@@ -77,6 +77,22 @@ void model_close(struct model *m); /* NULL is allowed */
  * (model_config.kv_b), if the model has one. */
 void model_list_kv_b(struct model *m);
 
+/* Weights that are being tuned. */
+struct tuning {
+    void *ctx;
+    /* *w [rows, cols], f32, malloced: the weights of a linear.  1; 0: it is not tuned,
+     * and the checkpoint's are used; errors.  From any thread. */
+    int (*weights)(void *ctx, const char *module, int64_t rows, int64_t cols,
+                   float **w, struct err *e);
+    /* *g [rows, cols]: to which the backward pass adds the gradient with respect to
+     * them; NULL: it is not tuned. */
+    int (*gradient)(void *ctx, const char *module, int64_t rows, int64_t cols,
+                    float **g, struct err *e);
+};
+/* From now on use the tuned weights in forward and backward passes, which run on the
+ * host in f32; NULL: those of the checkpoint. */
+void model_tune(struct model *m, const struct tuning *t);
+
 struct forward_table; /* model/forward_table.h */
 struct cuda_context;
 extern struct plugin_table forward_plugin; /* for device_open() */
