@@ -108,6 +108,77 @@ for path in sys.argv[1:]:
     fails 78 "linear attention" forge-tune --tokens t.fts qwen3_next next.fts
 }
 
+same_tensors() { # OUT OUT
+    diff <(jq -S .tensors "$1/forge_checksums.json") <(jq -S .tensors "$2/forge_checksums.json") >/dev/null
+}
+
+@test "forge quantize --tune: what the tools make, once" {
+    local model=$BATS_TEST_DIRNAME/../../examples/llama-4m text=$BATS_TEST_DIRNAME/../../examples/calib.jsonl
+    local args=(--text "$text" --sequences 4 --seqlen 48 --group 32 --effort fast --quiet --device cpu)
+    forge quantize "$model" plain --work work "${args[@]}"
+    forge quantize "$model" tuned --work work "${args[@]}" --tune 3
+    forge-generate -q --sequences 12 --tokens 48 -o own "$model"
+    forge-tune -q --steps 3 --tokens work/tokens-*/tokens.fts --tokens own "$model" work/solve-*/codes-*.fts >codes
+    (cat codes; forge-weights -q --others "$model") | forge-pack -q | forge-shard -q --from "$model" by-hand
+    same_tensors by-hand tuned
+    ! same_tensors plain tuned
+    touch -d 2001-01-01 work/tuned-*/own.fts work/tuned-*/codes-*.fts
+    rm -r tuned
+    forge quantize "$model" tuned --work work "${args[@]}" --tune 3 -j 1
+    same_tensors by-hand tuned
+    [ "$(find work/tuned-* -newermt 2002-01-01 -name '*.fts' | wc -l)" -eq 0 ]
+    forge quantize "$model" skipped --work other "${args[@]}" --tune 1 --skip 'model.layers.1.*'
+    forge-ls --verify skipped >/dev/null
+    # all of it is the run's: gc of other settings leaves no tuned codes behind
+    forge quantize "$model" plain2 --work work "${args[@]}"
+    forge gc --settings work
+    [ -z "$(find work -name 'tuned-*')" ]
+}
+
+@test "forge quantize --tune: the plan, and what is refused" {
+    local model=$BATS_TEST_DIRNAME/../../examples/llama-4m
+    forge quantize --dry-run --tune 512 --rate 100 --text t.fts "$model" out >plan
+    grep -q '^tuning  .* MiB of memory, on the CPU; of work ' plan
+    fails 64 "--tune" forge quantize --tune 1 --method rtn --text t.fts "$model" out
+    fails 78 "--tune: qwen3_next has linear attention" forge quantize --tune 1 --text t.fts qwen3_next out
+}
+
+@test "forge-generate --sequences: tokens that the model draws" {
+    local model=$BATS_TEST_DIRNAME/../../examples/llama-4m
+    forge-generate -q --sequences 6 --tokens 40 --dtype f32 --key k "$model" >six
+    forge-generate -q --sequences 2 --tokens 40 --dtype f32 -j 1 -o two "$model"
+    forge-generate -q --sequences 6 --tokens 40 --dtype f32 --seed 9 "$model" >others
+    python3 - "$BATS_TEST_DIRNAME/../reference" "$model" <<'EOF'
+import sys
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+import forward
+six, two, others = ([x.array() for x in forward.read(f)] for f in ("six", "two", "others"))
+assert len(six) == 6 and all(len(x) == 40 and x[0] == 0 for x in six)
+assert all((a == b).all() for a, b in zip(six, two)) and not all((a == b).all() for a, b in zip(six, others))
+c, t = forward.load(sys.argv[2])
+off, spread = [], []
+for ids in six + others:  # surprise less entropy has mean 0
+    z = forward.run(c, t, ids)[1][:-1]
+    z = z - z.max(1, keepdims=True)
+    z -= np.log(np.exp(z).sum(1, keepdims=True))
+    p = np.exp(z)
+    off += list(-z[range(39), ids[1:]] + (p*z).sum(1))
+    spread += list((p*z*z).sum(1) - (p*z).sum(1)**2)
+sigma = np.sum(spread)**.5
+print("%.2f sigma of %d tokens" % (np.sum(off)/sigma, len(off)))
+assert abs(np.sum(off)) < 4*sigma
+EOF
+    for kind in deepseek_v3 qwen2_moe gemma2; do
+        forge-generate -q --sequences 3 --tokens 70 --dtype f32 $kind >a
+        forge-generate -q --sequences 2 --tokens 70 --dtype f32 $kind >b
+        python3 "$MODELS" same a b 2
+    done
+    fails 64 "--sequences" forge-generate --sequences 1 --greedy "$model"
+    fails 64 "--output" forge-generate -o out "$model" text
+    fails 78 "several sequences" forge-generate -q --sequences 2 qwen3_next
+}
+
 @test "disk full, reads and writes and memory that fail" {
     run --separate-stderr sh -c 'forge-tune --steps 1 --tokens t.fts llama c.fts >/dev/full'
     [ "$status" -eq 74 ]
