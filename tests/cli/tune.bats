@@ -77,7 +77,7 @@ slope() { # KIND...
     cat layer-0 layer-1 layer-2 | forge-tune -q --steps 2 --rate 1 --tokens t.fts deepseek_v3 >one
     cmp files one
     forge-tune -q --steps 2 --rate 1 --seed 1 --batch 1 --tokens t.fts deepseek_v3 codes >other
-    ! cmp -s other one
+    run ! cmp -s other one
 }
 
 @test "what does not fit is one line, before any step" {
@@ -121,7 +121,7 @@ same_tensors() { # OUT OUT
     forge-tune -q --steps 3 --tokens work/tokens-*/tokens.fts --tokens own "$model" work/solve-*/codes-*.fts >codes
     (cat codes; forge-weights -q --others "$model") | forge-pack -q | forge-shard -q --from "$model" by-hand
     same_tensors by-hand tuned
-    ! same_tensors plain tuned
+    run ! same_tensors plain tuned
     touch -d 2001-01-01 work/tuned-*/own.fts work/tuned-*/codes-*.fts
     rm -r tuned
     forge quantize "$model" tuned --work work "${args[@]}" --tune 3 -j 1
