@@ -15,6 +15,7 @@
 #   LAYERS=0,1,2...   METHOD=gptq|rtn   PROPAGATE=quantized|original
 #   FISHER=yes (effort best: rows are solved together; otherwise empty)
 #   WEIGHTS=yes (tokens have weights, which come with F; otherwise empty)   T C S
+#   TUNE=yes (codes are tuned; otherwise empty)   U (their directory; otherwise S)
 #   P (layout gguf: the checkpoint that the file is made of; otherwise empty)
 #   PARTS=4 STOPS=0-attn_in-3-0,0-attn_out-1-4...
 # PARTS=1: no stops; the loop itself goes through the parts that the settings ask for.
@@ -50,7 +51,9 @@ codes  := $(layers:%=$S/codes-%.fts)
 
 # A file that exists is whole, even if its recipe failed later: make must not remove
 # the layers that a killed or failed loop has finished.
-.PRECIOUS: $(codes) $T/tokens.fts $C/fisher.fts $C/weights.fts $(layers:%=$C/hessian-%.fts)
+# The codes of the checkpoint.
+final  := $(if $(TUNE),$(layers:%=$U/codes-%.fts),$(codes))
+.PRECIOUS: $(codes) $(final) $U/own.fts $T/tokens.fts $C/fisher.fts $C/weights.fts $(layers:%=$C/hessian-%.fts)
 
 # One after another: $1-I.fts needs $1-J.fts, J the layer before I.
 pairs := $(join $(filter-out $(firstword $(layers)),$(layers)),\
@@ -61,16 +64,24 @@ chain  = $(foreach p,$(pairs),$(eval \
 # The checkpoint: the codes in the runtime's layout, and the tensors that are not
 # quantized.
 .PHONY: result
-result: | $(or $P,$(codes))
+result: | $(or $P,$(final))
 	@$(STEP) result
 
 ifneq ($P,)
-$P: | $(codes)
+$P: | $(final)
 	@$(STEP) pack
 endif
 
 $T/tokens.fts:
 	@$(STEP) tokens
+
+ifneq ($(TUNE),)
+# By the KL divergence of the whole model, on the tokens and on some of its own.
+$U/own.fts:
+	@$(STEP) own
+$(final) &: | $(codes) $T/tokens.fts $U/own.fts
+	@$(STEP) tune
+endif
 
 # Fisher information of the linears' outputs (forge-gradient), and weights of tokens.
 fisher  := $(if $(FISHER),$C/fisher.fts)

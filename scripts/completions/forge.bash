@@ -34,6 +34,6 @@ _forge() {
 }
 # Where the option tables have nothing to say, names of files.
 complete -o default -F _forge forge forge-text forge-tokens forge-calib forge-hooks \
-    forge-gradient forge-hessian forge-weights forge-bits forge-grid forge-solve forge-split forge-pack \
-    forge-shard forge-prune forge-eval forge-report forge-ls forge-plan \
+    forge-gradient forge-hessian forge-weights forge-bits forge-grid forge-solve forge-tune forge-split \
+    forge-pack forge-shard forge-prune forge-eval forge-report forge-ls forge-plan \
     forge-meter forge-device forge-generate forge-gguf forge-verify

@@ -139,6 +139,10 @@ static int check_family(const struct job *j, struct err *e)
                      "--effort best: %s has %s, whose gradients are not "
                      "supported: the default effort is",
                      c.family->model_type, lacks);
+    if (!rc && j->tune && lacks)
+        rc = err_set(e, E_CONFIG,
+                     "--tune: %s has %s, whose gradients are not supported",
+                     c.family->model_type, lacks);
     lacks = model_device_lacks(&c, j->seqlen);
     if (!rc && cuda && lacks && j->method == METHOD_GPTQ)
         rc = err_set(e, E_DEVICE,
@@ -232,7 +236,7 @@ int check_tools(struct err *e)
         "forge-tokens",  "forge-calib", "forge-hessian", "forge-gradient",
         "forge-weights", "forge-bits",  "forge-grid",    "forge-solve",
         "forge-split",   "forge-pack",  "forge-shard",   "forge-gguf",
-        "forge-device"
+        "forge-device",  "forge-tune",  "forge-generate"
     };
 
     for (size_t i = 0; i < ARRAY_LEN(tools); i++)

@@ -42,9 +42,14 @@ const char *job_solve_dir(const struct job *j, char dir[STAGE_DIR])
     return stage_dir("solve", j->skey, dir);
 }
 
+const char *job_codes_dir(const struct job *j, char dir[STAGE_DIR])
+{
+    return stage_dir(j->tune ? "tuned" : "solve", j->ukey, dir);
+}
+
 const char *job_packed_dir(const struct job *j, char dir[STAGE_DIR])
 {
-    return stage_dir("packed", j->skey, dir);
+    return stage_dir("packed", j->ukey, dir);
 }
 
 enum layout job_layout(const struct job *j)
@@ -221,6 +226,7 @@ static void put_all(struct json_writer *w, const struct job *j)
     put_int(w, "seqlen", j->seqlen);
     put_int(w, "group", j->group);
     put_int(w, "blend", j->blend);
+    put_int(w, "tune", j->tune);
     put_int(w, "threads", j->threads);
     put_int(w, "jobs", j->jobs);
     put_int(w, "layers", j->layers);
@@ -243,6 +249,7 @@ static void put_all(struct json_writer *w, const struct job *j)
     put_text(w, "T", job_tokens_dir(j, dir));
     put_text(w, "C", job_calib_dir(j, dir));
     put_text(w, "S", job_solve_dir(j, dir));
+    put_text(w, "U", job_codes_dir(j, dir));
     if (j->command)
         jw_key(w, "command"), jw_raw(w, j->command);
     jw_key(w, "seconds"), jw_number(w, j->seconds);
@@ -428,6 +435,7 @@ static void get_all(struct reader *r, struct job *j)
     get_int(r, "seqlen", 1, 1 << 30, &j->seqlen);
     get_int(r, "group", 8, 1 << 20, &j->group);
     get_int(r, "blend", 0, 1000000, &j->blend);
+    get_int(r, "tune", 0, TUNE_MAX, &j->tune);
     get_int(r, "threads", 0, 4096, &j->threads);
     get_int(r, "jobs", 1, 1024, &j->jobs);
     get_int(r, "layers", 1, LAYERS_MAX, &j->layers);
@@ -468,6 +476,7 @@ static void get_all(struct reader *r, struct job *j)
     get_key(r, "T", "tokens", j->tkey);
     get_key(r, "C", "calib", j->ckey);
     get_key(r, "S", "solve", j->skey);
+    get_key(r, "U", j->tune ? "tuned" : "solve", j->ukey);
 }
 
 int job_read(struct job *j, const char *work, struct err *e)

@@ -32,6 +32,8 @@ enum {
     HOST_LEN = 256,
     JOB_GLOBS = 512,
     PARTS_MAX = 128,
+    TUNE_MAX = 1000000,
+    TUNE_OWN = 3, /* sequences of the model's own for each given one */
     STEP_COST_AUTO = -1,
     STEP_COST_MAX = 1000000
 };
@@ -76,6 +78,8 @@ struct job {
     uint64_t gpu_states;
     /* keys of the stages tokens, calib, solve: hashes of options and inputs */
     char tkey[KEY_LEN + 1], ckey[KEY_LEN + 1], skey[KEY_LEN + 1];
+    int64_t tune;           /* steps of forge-tune, 0: none */
+    char ukey[KEY_LEN + 1]; /* of what it makes; without it skey */
     char *command;       /* the last call's words, as a list in JSON; or NULL */
     double seconds;      /* estimated duration; 0: not known */
     int64_t started;     /* time of the last call, seconds since 1970 */
@@ -92,6 +96,8 @@ struct job {
 const char *job_tokens_dir(const struct job *j, char dir[STAGE_DIR]);
 const char *job_calib_dir(const struct job *j, char dir[STAGE_DIR]);
 const char *job_solve_dir(const struct job *j, char dir[STAGE_DIR]);
+/* Of the codes that become the checkpoint: tuned, or those of the solver. */
+const char *job_codes_dir(const struct job *j, char dir[STAGE_DIR]);
 const char *job_packed_dir(const struct job *j, char dir[STAGE_DIR]);
 /* The layout that codes are packed in, and the word of --layout. */
 enum layout job_layout(const struct job *j);

@@ -223,7 +223,15 @@ int keys_make(struct request *r, struct err *e)
     add_choice(&h, j);
     for (int i = 0; i < j->grids.n; i++)
         add(&h, "grid %s", j->grids.item[i]);
-    return end(&h, j->skey);
+    if (end(&h, j->skey) < 0)
+        return e->code;
+    strcpy(j->ukey, j->skey);
+    if (!j->tune)
+        return 0;
+    begin(&h, e);
+    add(&h, "tuned %s %" PRId64 " %d", j->skey, j->tune, TUNE_OWN);
+    add_sidecar(&h, j->model, "generation_config.json");
+    return end(&h, j->ukey);
 }
 
 int keys_bits(struct request *r, char path[PATH_MAX], struct err *e)

@@ -97,6 +97,10 @@ static void parse(struct request *r, int argc, char **argv)
         { OPT_SIZE, 0, "gpu-memory", "SIZE",
           "GPU memory that each tool may hold, e.g. 8G [all that is free]",
           &j->gpu_memory, 0, 0, false },
+        { OPT_INT, 0, "tune", "STEPS",
+          "then tune the codes of all layers by what the model predicts, so "
+          "many steps on the CPU [0]",
+          &j->tune, 0, TUNE_MAX, false },
         { OPT_SIZE, 0, "shard-size", "SIZE",
           "most bytes in a file of OUT, e.g. 500MB, 2GiB [5GB]", &j->shard_size,
           0, 0, false },
@@ -150,6 +154,8 @@ static int settle(struct request *r, struct err *e)
         if (grid_rule_check(r->grids.item[i], e) < 0 ||
             globs_add(&j->grids, r->grids.item[i], e) < 0)
             return e->code;
+    if (j->tune && j->method == METHOD_RTN)
+        return err_set(e, E_USAGE, "--tune: --method rtn has no tokens");
     if (j->parts > 1 && j->method == METHOD_RTN)
         return err_set(e, E_USAGE, "--parts: --method rtn has no tokens");
     if (j->parts > j->sequences)

@@ -64,6 +64,7 @@ struct room {
     double states_disk, states_memory;
     /* forge-gradient's part of memory and, its states, of work; 0: not run */
     double gradient, gradient_states;
+    double tune, tune_files;                 /* the same of forge-tune */
     double seconds[EFFORTS], flops[EFFORTS]; /* of each effort */
     double rate; /* GFLOP/s of bf16 products, measured or given */
 };

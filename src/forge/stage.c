@@ -7,11 +7,9 @@
  * MESSAGE". */
 #include <fcntl.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,6 +20,8 @@
 #include "common/math/cpu.h"
 #include "forge/command.h"
 #include "forge/stage_parts.h"
+#include "forge/stage_took.h"
+#include "forge/stage_tune.h"
 #include "forge/variables.h"
 #include "forge/weights.h"
 
@@ -80,15 +80,15 @@ static void pack(struct stage *s, const char *out)
     struct command *c = stage_weights(s), *packs;
 
     c->beside = c->along = s->p.loop;
-    c->before = stage_text(s, "%s/codes-%%.fts", s->S);
+    c->before = stage_text(s, "%s/codes-%%.fts", s->U);
     c->n_before = s->j.layers;
-    command_add(c, "--key", s->j.skey, "--others", s->j.model, NULL);
+    command_add(c, "--key", s->j.ukey, "--others", s->j.model, NULL);
     /* as fast as the words are read, which a GPU starts later than */
     packs = stage_tool(s, "forge-pack");
     if (s->j.grids.n)
         command_add(packs, "--mixed", NULL);
     command_add(packs, "--device", "cpu", "--layout",
-                layout_name(job_layout(&s->j)), "--expect-key", s->j.skey,
+                layout_name(job_layout(&s->j)), "--expect-key", s->j.ukey,
                 NULL);
     command_add(stage_tool(s, "forge-shard"), "--from", s->j.model,
                 "--in-order", "--shard-size",
@@ -125,14 +125,15 @@ static int stage_loop(struct stage *s, struct err *e)
     stage_lend(s, c);
     if (stage_ring_end(s, NULL, e) < 0)
         return e->code;
-    pack(s, checkpoint_path(s));
+    if (!s->j.tune)
+        pack(s, checkpoint_path(s));
     return 0;
 }
 
 /* A loop leaves the name of the checkpoint in this file: it has made that, too. */
 static const char *made_path(struct stage *s)
 {
-    return stage_path(s->path[0], s->S, "made");
+    return stage_path(s->path[0], s->U, "made");
 }
 
 static bool is_made(struct stage *s)
@@ -155,7 +156,7 @@ static void loop_tidy(struct stage *s)
 
     unlink(stage_path(s->path[0], s->S, "hidden.fts"));
     stage_parts_tidy(s);
-    if (publish_text(made_path(s), made, strlen(made), &e) < 0)
+    if (!s->j.tune && publish_text(made_path(s), made, strlen(made), &e) < 0)
         warning("%s", e.msg);
 }
 
@@ -290,6 +291,8 @@ static const struct {
     { "merge", stage_merge, STOP, false, false, NULL },
     { "share", stage_share, STOP, false, false, NULL },
     { "layer", stage_layer, LAYER, true, true, stage_layer_tidy },
+    { "own", stage_own, NOTHING, false, false, NULL },
+    { "tune", stage_tune, NOTHING, true, true, NULL },
     { "pack", stage_pack, NOTHING, false, false, NULL },
     { "result", stage_result, NOTHING, false, false, NULL },
 };
@@ -300,13 +303,14 @@ static const struct {
 static int publish_empty(const struct stage *s, int64_t layer, struct err *e)
 {
     char codes[PATH_ROOM], report[PATH_ROOM];
-    const struct stream_output out = {
-        .path = stage_layer_path(codes, s->S, "codes", layer), .key = s->j.skey
-    };
+    bool tuned = !strcmp(s->name, "tune");
+    const char *dir = tuned ? s->U : s->S;
+    const struct stream_output out = { .path = stage_layer_path(codes, dir,
+                                                                "codes", layer),
+                                       .key = tuned ? s->j.ukey : s->j.skey };
     struct stream_writer *w;
 
-    snprintf(report, sizeof(report), "%s/report-%" PRId64 ".jsonl", s->S,
-             layer);
+    snprintf(report, sizeof(report), "%s/report-%" PRId64 ".jsonl", dir, layer);
     if (!access(codes, F_OK))
         return 0;
     if (publish_text(report, "", 0, e) < 0 || stream_create(&w, &out, e) < 0)
@@ -361,62 +365,6 @@ static void say_line(void *ctx, const char *text, size_t len)
     free(line);
 }
 
-/* Of this process and of the tools, which have ended. */
-static double cpu_seconds(void)
-{
-    static const int of[] = { RUSAGE_SELF, RUSAGE_CHILDREN };
-    double sum = 0;
-
-    for (size_t i = 0; i < ARRAY_LEN(of); i++) {
-        struct rusage u;
-
-        if (getrusage(of[i], &u))
-            continue;
-        sum += (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
-               (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
-    }
-    return sum;
-}
-
-/* The step's line of stages.jsonl, for forge-report(1); of a run in parts it says
- * at which stop, and on which machine. */
-static void put_step(const struct stage *s, double seconds,
-                     struct json_writer *w)
-{
-    char host[HOST_LEN] = "";
-
-    gethostname(host, sizeof(host) - 1);
-    jw_init(w, 0);
-    jw_begin(w, '{');
-    jw_key(w, "stage"), jw_string(w, s->name);
-    if (s->layer >= 0)
-        jw_key(w, "layer"), jw_int(w, s->layer);
-    if (s->stop < s->stops.n) {
-        jw_key(w, "point"), jw_string(w, s->stops.stop[s->stop].point);
-        jw_key(w, "number"), jw_int(w, s->number);
-    }
-    if (s->stops.n)
-        jw_key(w, "host"), jw_string(w, host);
-    jw_key(w, "seconds"), jw_number(w, round(seconds * 1e3) / 1e3);
-    jw_key(w, "cpu"), jw_number(w, round(cpu_seconds() * 1e3) / 1e3);
-    jw_end(w, '}');
-}
-
-static void took(const struct stage *s, double seconds)
-{
-    struct json_writer w;
-    char path[PATH_ROOM];
-    int fd = open(stage_path(path, s->S, "stages.jsonl"),
-                  O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-
-    put_step(s, seconds, &w);
-    if (w.failed || fd < 0 || dprintf(fd, "%s\n", w.text) < 0)
-        warning("'%s': cannot be written", path);
-    if (fd >= 0)
-        close(fd);
-    free(w.text);
-}
-
 static int run(struct stage *s, size_t which, struct err *e)
 {
     char here[PATH_MAX];
@@ -425,6 +373,7 @@ static int run(struct stage *s, size_t which, struct err *e)
     mkdir(s->T, 0777);
     mkdir(s->C, 0777);
     mkdir(s->S, 0777);
+    mkdir(s->U, 0777);
     if (!getcwd(here, sizeof(here)) || setenv("TMPDIR", here, 1))
         return err_set(e, E_IO, "the work directory has no name:");
     /* use the job's CPU level, whatever this machine has */
@@ -522,6 +471,7 @@ static int prepare(struct stage *s, int argc, char **argv, size_t *which,
     job_tokens_dir(&s->j, s->T);
     job_calib_dir(&s->j, s->C);
     job_solve_dir(&s->j, s->S);
+    job_codes_dir(&s->j, s->U);
     job_packed_dir(&s->j, s->P);
     job_grid(&s->j, &s->grid);
     job_solve(&s->j, &s->solve);
@@ -584,7 +534,7 @@ int command_stage(int argc, char **argv, struct err *e)
         if (!rc) {
             if (stages[which].tidy)
                 stages[which].tidy(s);
-            took(s, seconds_now() - begun);
+            stage_took(s, seconds_now() - begun);
         }
     }
     if (rc < 0) {

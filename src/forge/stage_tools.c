@@ -176,7 +176,8 @@ int stage_ring(struct stage *s, struct err *e)
     return pipes_ledger(&s->p, s->ledger, e);
 }
 
-static void split(struct stage *s, const char *report, const char *codes)
+static void split(struct stage *s, const char *key, const char *report,
+                  const char *codes)
 {
     struct command *c = stage_tool(s, "forge-split");
 
@@ -184,7 +185,7 @@ static void split(struct stage *s, const char *report, const char *codes)
     c->feeds = *s->along;
     if (c->feeds)
         command_add(c, "--along", s->along, NULL);
-    command_add(c, "--key", s->j.skey, NULL);
+    command_add(c, "--key", key, NULL);
     if (report)
         command_add(c, "--report", report, NULL);
     command_add(c, codes, NULL);
@@ -192,8 +193,13 @@ static void split(struct stage *s, const char *report, const char *codes)
 
 void stage_split(struct stage *s)
 {
-    split(s, stage_path(s->path[1], s->S, "report-%.jsonl"),
+    split(s, s->j.skey, stage_path(s->path[1], s->S, "report-%.jsonl"),
           stage_path(s->path[2], s->S, "codes-%.fts"));
+}
+
+void stage_split_tuned(struct stage *s)
+{
+    split(s, s->j.ukey, NULL, stage_path(s->path[2], s->U, "codes-%.fts"));
 }
 
 void stage_share_of(struct stage *s, struct command *c)
@@ -215,7 +221,7 @@ int stage_ring_end(struct stage *s, const char *codes, struct err *e)
         return e->code;
     stage_lend(s, c);
     if (codes)
-        split(s, NULL, codes);
+        split(s, s->j.skey, NULL, codes);
     else
         stage_split(s);
     return 0;

@@ -19,7 +19,7 @@ struct stage {
     int64_t number;     /* of its part or share */
     const char *states; /* a file that it goes on from and that others may
                          * remove; NULL: none */
-    char T[STAGE_DIR], C[STAGE_DIR], S[STAGE_DIR], P[STAGE_DIR];
+    char T[STAGE_DIR], C[STAGE_DIR], S[STAGE_DIR], U[STAGE_DIR], P[STAGE_DIR];
     struct job_words grid, solve;
     char threads[WORD], memory[WORD], propagate[OPT_WORD], counts[6][WORD];
     char path[6][PATH_ROOM], called[256];
@@ -67,6 +67,8 @@ MUST_CHECK int stage_solve_tool(struct stage *s, struct command **c,
 /* Add forge-split, which publishes each layer's report and codes when the layer
  * is complete. */
 void stage_split(struct stage *s);
+/* The same of tuned codes, without reports. */
+void stage_split_tuned(struct stage *s);
 /* Tell a tool which share of how many the step is. */
 void stage_share_of(struct stage *s, struct command *c);
 /* Add forge-weights --join, forge-grid, forge-solve and stage_split(); or, of a share of

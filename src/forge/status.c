@@ -396,8 +396,8 @@ int command_status(int argc, char **argv, struct err *e)
  * number, or an E_*. */
 static int64_t forget(const struct place *p, struct err *e)
 {
-    char T[STAGE_DIR], C[STAGE_DIR], S[STAGE_DIR], P[STAGE_DIR];
-    const char *kept[6] = { NULL }, *name;
+    char T[STAGE_DIR], C[STAGE_DIR], S[STAGE_DIR], U[STAGE_DIR], P[STAGE_DIR];
+    const char *kept[7] = { NULL }, *name;
     struct job j;
     int64_t n;
 
@@ -408,7 +408,8 @@ static int64_t forget(const struct place *p, struct err *e)
     kept[1] = job_calib_dir(&j, C);
     kept[2] = job_solve_dir(&j, S);
     kept[3] = job_packed_dir(&j, P);
-    kept[4] = name ? name + 1 : NULL; /* the pruned model, if it is in WORK */
+    kept[4] = job_codes_dir(&j, U);
+    kept[5] = name ? name + 1 : NULL; /* the pruned model, if it is in WORK */
     n = place_forget(p, kept);
     job_release(&j);
     return n;

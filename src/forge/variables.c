@@ -74,6 +74,8 @@ int job_variables(const struct job *j, struct job_variables *v, struct err *e)
         formatted(e, "T=%s", job_tokens_dir(j, dir)),
         formatted(e, "C=%s", job_calib_dir(j, dir)),
         formatted(e, "S=%s", job_solve_dir(j, dir)),
+        formatted(e, "TUNE=%s", j->tune ? "yes" : ""),
+        formatted(e, "U=%s", job_codes_dir(j, dir)),
         formatted(e, "P=%s",
                   j->layout == JOB_GGUF ? job_packed_dir(j, dir) : ""),
     } };

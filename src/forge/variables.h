@@ -6,7 +6,7 @@
 
 /* make's variables for pipeline.mk, as arguments "NAME=value"; values have no
  * characters that are special to make.  Errors of stops_list(); E_TEMP. */
-enum { JOB_VARIABLES = 11 };
+enum { JOB_VARIABLES = 13 };
 struct job_variables {
     char *text[JOB_VARIABLES];
 };

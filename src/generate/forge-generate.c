@@ -6,9 +6,10 @@
 #include <string.h>
 
 #include "common/cli/tool.h"
-#include "common/io/json.h"
 #include "device/device.h"
 #include "generate/completion.h"
+#include "generate/own.h"
+#include "generate/printing.h"
 #include "tokenizer/tokenizer.h"
 
 enum { DTYPE_BF16, DTYPE_F32 };
@@ -19,6 +20,7 @@ struct settings {
     int greedy, raw, lines, json, dtype;
     int64_t tokens, top_k, seed; /* top_k and seed: -1 not given */
     double temperature, top_p;   /* 0: not given */
+    int64_t sequences;           /* 0: prompts */
     const char *system, *model, *prompt;
 };
 
@@ -53,6 +55,13 @@ static void parse(struct settings *s, int argc, char **argv)
           &s->lines, 0, 0, false },
         { OPT_FLAG, 0, "json", NULL, "a line of JSON for each prompt", &s->json,
           0, 0, true },
+        { OPT_INT, 0, "sequences", "N",
+          "write N sequences of --tokens tokens, as forge-tokens does",
+          &s->sequences, 1, 1 << 30, false },
+        { OPT_STR, 'o', "output", "FILE", "... to FILE [standard output]",
+          &s->tool.output, 0, 0, true },
+        { OPT_STR, 0, "key", "KEY", "... with this settings key in the HEAD",
+          &s->tool.key, 0, 0, true },
         { OPT_CHOICE, 0, "dtype", "bf16|f32", "type to compute in [bf16]",
           &s->dtype, 0, 0, false },
         GPU_OPTIONS(&s->device),
@@ -72,6 +81,14 @@ static void parse(struct settings *s, int argc, char **argv)
         (s->temperature > 0 || s->top_p > 0 || s->top_k >= 0 || s->seed >= 0))
         die(E_USAGE, "--greedy draws nothing: --temperature, --top-p, --top-k "
                      "and --seed are for sampling");
+    if (!s->sequences && (s->tool.output || s->tool.key))
+        die(E_USAGE, "--output and --key are for --sequences");
+    if (s->sequences &&
+        (s->greedy || s->temperature > 0 || s->top_p > 0 || s->top_k >= 0 ||
+         s->system || s->lines || s->json || s->raw || s->prompt))
+        die(E_USAGE,
+            "--sequences takes --tokens, --seed and --dtype alone, and "
+            "no PROMPT");
     if (s->raw && s->system)
         die(E_USAGE, "--system is for chat templates, --raw for none");
     if (s->lines && s->prompt)
@@ -127,69 +144,21 @@ static void close_completer(struct completer *p)
     sampler_release(&p->sampler);
 }
 
-/* ---- output ---- */
-
-static int print(void *arg, const char *text, size_t n, struct err *e)
-{
-    (void)arg;
-    if (fwrite(text, 1, n, stdout) != n)
-        return err_set(e, E_IO, "cannot write '<stdout>':");
-    return flush_stdout(e);
-}
-
-static void write_ids(struct json_writer *w, const char *key,
-                      const struct token_ids *ids)
-{
-    jw_key(w, key);
-    jw_begin(w, '[');
-    for (size_t i = 0; i < ids->count; i++)
-        jw_int(w, ids->id[i]);
-    jw_end(w, ']');
-}
-
-static int print_json(struct completion *t, struct err *e)
-{
-    struct json_writer w;
-    int rc;
-
-    jw_init(&w, 0);
-    jw_begin(&w, '{');
-    jw_key(&w, "text");
-    jw_text(&w, t->text.p, t->text.len);
-    jw_key(&w, "finish");
-    jw_string(&w, t->stopped ? "stop" : "length");
-    write_ids(&w, "prompt_ids", &t->prompt);
-    write_ids(&w, "ids", &t->made);
-    jw_end(&w, '}');
-    rc = w.failed ? err_set(e, E_TEMP, "no memory for a line") :
-                    print(NULL, w.text, w.len, e);
-    free(w.text);
-    return rc;
-}
-
-/* "9 prompt tokens, 110 a second; 64 tokens, 51.3 a second" */
-static void print_rates(const struct completion *t)
-{
-    double made = t->seconds > 0 ? (double)t->made.count / t->seconds : 0;
-    double read =
-        t->prompt_seconds > 0 ? (double)t->prompt.count / t->prompt_seconds : 0;
-
-    remark("%zu tokens of prompt, %.1f tokens/s; %zu tokens, %.1f tokens/s",
-           t->prompt.count, read, t->made.count, made);
-}
+/* ---- prompts ---- */
 
 static int answer(struct completer *p, const struct settings *s,
                   const char *prompt, size_t len, struct err *e)
 {
     struct completion t;
-    int rc = complete(p, prompt, len, s->json ? NULL : print, NULL, &t, e);
+    int rc = complete(p, prompt, len, s->json ? NULL : completion_print, NULL,
+                      &t, e);
 
     if (!rc && s->json)
-        rc = print_json(&t, e);
+        rc = completion_json(&t, e);
     if (!rc)
-        rc = print(NULL, "\n", 1, e);
+        rc = completion_print(NULL, "\n", 1, e);
     if (!rc)
-        print_rates(&t);
+        completion_rates(&t);
     completion_release(&t);
     return rc;
 }
@@ -218,6 +187,36 @@ static int answer_input(struct completer *p, const struct settings *s,
     return rc;
 }
 
+/* ---- sequences ---- */
+
+static void write_sequences(const struct settings *s)
+{
+    const struct stream_output to = { .path = s->tool.output,
+                                      .key = s->tool.key };
+    struct generate_settings settings;
+    struct progress progress = { 0 };
+    struct own o = { .settings = &settings,
+                     .progress = &progress,
+                     .count = s->sequences,
+                     .tokens = s->tokens,
+                     .seed = s->seed >= 0 ? (uint64_t)s->seed : 0 };
+    struct stream_writer *out;
+    struct err e;
+
+    if (stream_create(&out, &to, &e) < 0)
+        die_err(&e);
+    if (generate_settings_read(&settings, s->model, &e) < 0 ||
+        generator_open(&o.g, s->model, s->dtype == DTYPE_F32 ? DT_F32 : DT_BF16,
+                       PROGRESS_NEVER, &e) < 0)
+        tool_fail(out, &e);
+    progress_start(&progress, s->tool.progress, "sequences",
+                   (uint64_t)s->sequences);
+    if (own_write(&o, out, &e) < 0)
+        tool_fail(out, &e);
+    tool_finish(out, &progress, NULL);
+    generator_close(o.g);
+}
+
 int main(int argc, char **argv)
 {
     struct settings s = { .tokens = 128, .top_k = -1, .seed = -1 };
@@ -226,6 +225,10 @@ int main(int argc, char **argv)
     int rc;
 
     parse(&s, argc, argv);
+    if (s.sequences) {
+        write_sequences(&s);
+        return 0;
+    }
     if (open_completer(&p, &s, &e) < 0)
         die_err(&e);
     rc = s.prompt ? answer(&p, &s, s.prompt, strlen(s.prompt), &e) :

@@ -18,10 +18,11 @@ struct generator {
     struct head *head;
     struct state state;
     struct kv_cache *cache;
-    int64_t cache_tokens; /* tokens that `cache` can hold */
-    void *normed;         /* [H] final norm's output, device memory */
-    void *embedded;       /* [CHUNK, row] embeddings on their way to a device */
-    float *logits;        /* [vocab_size] */
+    int64_t cache_tokens; /* tokens that `cache` can hold, of each sequence */
+    int64_t sequences;    /* that grow together */
+    void *normed;   /* [sequences, H] final norm's output, device memory */
+    void *embedded; /* [CHUNK, row] embeddings on their way to a device */
+    float *logits;  /* [sequences, vocab_size] */
 };
 
 static int load_layer(struct generator *g, int64_t i, struct err *e)
@@ -129,13 +130,40 @@ const struct model_config *generator_config(const struct generator *g)
 
 int generator_begin(struct generator *g, int64_t tokens, struct err *e)
 {
-    if (g->cache && tokens <= g->cache_tokens)
+    return generator_begin_several(g, 1, tokens, e);
+}
+
+/* Memory of what comes out behind the last layer. */
+static int reserve_outputs(struct generator *g, int64_t sequences,
+                           struct err *e)
+{
+    const struct model_config *c = model_config(g->m);
+
+    if (sequences <= g->sequences)
+        return 0;
+    model_free(g->m, g->normed);
+    g->normed = NULL;
+    if (model_alloc(g->m, &g->normed,
+                    (size_t)(sequences * c->hidden_size) * sizeof(float), false,
+                    NULL, e) < 0)
+        return e->code;
+    return mem_grow(&g->logits,
+                    (size_t)(sequences * c->vocab_size) * sizeof(float),
+                    "logits", e);
+}
+
+int generator_begin_several(struct generator *g, int64_t sequences,
+                            int64_t tokens, struct err *e)
+{
+    if (g->cache && tokens <= g->cache_tokens && sequences == g->sequences)
         return kv_cache_clear(g->cache, e);
     kv_cache_release(g->cache);
     g->cache = NULL;
-    if (kv_cache_create(&g->cache, g->m, tokens, e) < 0)
+    if (reserve_outputs(g, sequences, e) < 0 ||
+        kv_cache_create(&g->cache, g->m, tokens, sequences, e) < 0)
         return e->code;
     g->cache_tokens = tokens;
+    g->sequences = sequences;
     return 0;
 }
 
@@ -160,19 +188,23 @@ static int run_layer(struct generator *g, int64_t i, struct err *e)
     return mixture_add(x, s->x, 0, s->rows, e);
 }
 
+/* The next n tokens of each sequence. */
 static int run_chunk(struct generator *g, const int32_t *ids, int64_t n,
                      struct err *e)
 {
     struct state *s = &g->state;
+    int64_t length[BATCH_SEQUENCES];
 
+    for (int64_t i = 0; i < g->sequences; i++)
+        length[i] = n;
     if (kv_cache_length(g->cache) + n > g->cache_tokens)
         return err_set(e, E_BUG, "more tokens than were said");
-    if (state_prepare(s, g->m, POINT_IN, &n, 1, e) < 0)
+    if (state_prepare(s, g->m, POINT_IN, length, g->sequences, e) < 0)
         return e->code;
     s->cache = g->cache;
-    if (model_embed(g->m, ids, n, g->embedded, e) < 0 ||
+    if (model_embed(g->m, ids, s->rows, g->embedded, e) < 0 ||
         model_put(g->m, s->x, g->embedded,
-                  (size_t)(n * s->row) *
+                  (size_t)(s->rows * s->row) *
                       (s->dtype == DT_BF16 ? sizeof(uint16_t) : sizeof(float)),
                   e) < 0)
         return e->code;
@@ -183,25 +215,38 @@ static int run_chunk(struct generator *g, const int32_t *ids, int64_t n,
     return 0;
 }
 
-int generator_append(struct generator *g, const int32_t *ids, int64_t n,
-                     const float **logits, struct err *e)
+/* Of the last token of each sequence. */
+static int find_logits(struct generator *g, const float **logits, struct err *e)
 {
     const struct model_config *c = model_config(g->m);
+    int64_t n = g->sequences;
 
-    for (int64_t at = 0, part; at < n; at += part) {
-        part = n - at < CHUNK ? n - at : CHUNK;
-        if (run_chunk(g, ids + at, part, e) < 0)
-            return e->code;
-    }
-    if (head_norm(g->head, state_x(&g->state, g->state.rows - 1), 1, g->normed,
+    if (head_norm(g->head, state_x(&g->state, g->state.rows - n), n, g->normed,
                   e) < 0 ||
-        head_logits(g->head, g->normed, 1, 0, c->vocab_size, g->logits,
+        head_logits(g->head, g->normed, n, 0, c->vocab_size, g->logits,
                     c->vocab_size, e) < 0)
         return e->code;
-    for (int64_t i = 0; i < c->vocab_size; i++)
+    for (int64_t i = 0; i < n * c->vocab_size; i++)
         if (!isfinite(g->logits[i]))
             return err_set(e, E_DATA, "logits behind token %lld are not finite",
                            (long long)kv_cache_length(g->cache));
     *logits = g->logits;
     return 0;
+}
+
+int generator_append(struct generator *g, const int32_t *ids, int64_t n,
+                     const float **logits, struct err *e)
+{
+    for (int64_t at = 0, part; at < n; at += part) {
+        part = n - at < CHUNK ? n - at : CHUNK;
+        if (run_chunk(g, ids + at, part, e) < 0)
+            return e->code;
+    }
+    return find_logits(g, logits, e);
+}
+
+int generator_append_each(struct generator *g, const int32_t *ids,
+                          const float **logits, struct err *e)
+{
+    return run_chunk(g, ids, 1, e) < 0 ? e->code : find_logits(g, logits, e);
 }

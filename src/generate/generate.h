@@ -28,4 +28,11 @@ MUST_CHECK int generator_begin(struct generator *g, int64_t tokens,
 MUST_CHECK int generator_append(struct generator *g, const int32_t *ids,
                                 int64_t n, const float **logits, struct err *e);
 
+/* The same for several sequences, at most BATCH_SEQUENCES, which grow by a token each:
+ * ids[sequences]; *logits [sequences, vocab_size].  Errors of kv_cache_create(), too. */
+MUST_CHECK int generator_begin_several(struct generator *g, int64_t sequences,
+                                       int64_t tokens, struct err *e);
+MUST_CHECK int generator_append_each(struct generator *g, const int32_t *ids,
+                                     const float **logits, struct err *e);
+
 #endif

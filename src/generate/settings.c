@@ -48,6 +48,14 @@ static int read_stops(struct generate_settings *s, const struct json *v,
     return rc;
 }
 
+static void read_first(struct generate_settings *s, const struct json *v)
+{
+    int64_t id;
+
+    if (s->first < 0 && json_int(v, &id) && id >= 0 && id <= INT32_MAX)
+        s->first = (int32_t)id;
+}
+
 static int read_sampling(struct generate_settings *s, const struct json *root,
                          struct err *e)
 {
@@ -67,7 +75,7 @@ static int read_sampling(struct generate_settings *s, const struct json *root,
 }
 
 static int read_file(struct generate_settings *s, const struct modeldir *d,
-                     const char *name, bool sampling, struct err *e)
+                     const char *name, bool stops, bool sampling, struct err *e)
 {
     struct json_doc *doc;
     char *text;
@@ -82,7 +90,8 @@ static int read_file(struct generate_settings *s, const struct modeldir *d,
     free(text);
     if (rc < 0)
         return rc;
-    rc = read_stops(s, json_get(json_root(doc), "eos_token_id"), e);
+    read_first(s, json_get(json_root(doc), "bos_token_id"));
+    rc = stops ? read_stops(s, json_get(json_root(doc), "eos_token_id"), e) : 0;
     if (!rc && sampling)
         rc = read_sampling(s, json_root(doc), e);
     json_free(doc);
@@ -95,14 +104,14 @@ int generate_settings_read(struct generate_settings *s, const char *model,
     struct modeldir d;
     int rc;
 
-    *s = (struct generate_settings){ .temperature = 1,
-                                     .top_p = 1,
-                                     .top_k = TOP_K };
+    *s = (struct generate_settings){
+        .first = -1, .temperature = 1, .top_p = 1, .top_k = TOP_K
+    };
     if (modeldir_open(&d, model, e) < 0)
         return e->code;
-    rc = read_file(s, &d, "generation_config.json", true, e);
-    if (!rc && !s->stops)
-        rc = read_file(s, &d, "config.json", false, e);
+    rc = read_file(s, &d, "generation_config.json", true, true, e);
+    if (!rc && (!s->stops || s->first < 0))
+        rc = read_file(s, &d, "config.json", !s->stops, false, e);
     modeldir_close(&d);
     return rc;
 }

@@ -11,12 +11,13 @@ enum { STOPS_MAX = 64 };
 struct generate_settings {
     int32_t stop[STOPS_MAX]; /* tokens that end a text */
     int stops;
-    bool sample; /* do_sample */
+    int32_t first; /* the one that begins a text (bos_token_id); -1: none */
+    bool sample;   /* do_sample */
     double temperature, top_p;
     int64_t top_k; /* 0: all */
 };
 
-/* Read generation_config.json; eos_token_id from config.json if it has none;
+/* Read generation_config.json; eos_token_id and bos_token_id from config.json if it has none;
  * otherwise the defaults of transformers: greedy, and for sampling temperature
  * 1, top-p 1, top-k 50.  E_DATA: malformed, or a value out of range. */
 MUST_CHECK int generate_settings_read(struct generate_settings *s,

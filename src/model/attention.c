@@ -65,23 +65,29 @@ static int64_t cut(const struct state *s, int64_t size, struct block *b)
     return n;
 }
 
-/* The same for a sequence with a KV cache: blocks of keys are aligned to those
- * of the cache. */
+/* The same for sequences with a KV cache, all of as many tokens: blocks of keys are
+ * aligned to those of the cache. */
 static int64_t cut_cached(const struct state *s, int64_t size, bool keys,
                           struct block *b)
 {
-    int64_t n = 0, at = s->cache->length, end = at + s->rows;
+    int64_t n = 0, at = s->cache->length;
 
-    for (int64_t p = at; p < end; n++) {
-        int64_t to = keys ? (p / size + 1) * size : p + size;
+    for (int64_t i = 0; i < s->n_sequences; i++) {
+        int64_t end = at + s->first[i + 1] - s->first[i];
+        int64_t before = i * s->cache->blocks;
 
-        to = to < end ? to : end;
-        b[n] = (struct block){ .row = p - at,
-                               .first = p,
-                               .n = to - p,
-                               .slot = p / size,
-                               .at = keys ? p % size : 0 };
-        p = to;
+        for (int64_t p = at; p < end; n++) {
+            int64_t to = keys ? (p / size + 1) * size : p + size;
+
+            to = to < end ? to : end;
+            b[n] = (struct block){ .row = s->first[i] + p - at,
+                                   .first = p,
+                                   .n = to - p,
+                                   .keys = before,
+                                   .slot = before + p / size,
+                                   .at = keys ? p % size : 0 };
+            p = to;
+        }
     }
     return n;
 }
@@ -469,7 +475,8 @@ static int reserve(struct job *j, struct err *e)
     struct model *m = j->l->m;
     const struct state *s = j->s;
     const struct model_config *c = &m->config;
-    int64_t longest = s->cache ? s->cache->length + s->rows : 0;
+    int64_t longest =
+        s->cache ? s->cache->length + s->rows / s->n_sequences : 0;
 
     for (int64_t i = 0; i < s->n_sequences; i++)
         if (s->first[i + 1] - s->first[i] > longest)
@@ -481,7 +488,7 @@ static int reserve(struct job *j, struct err *e)
         j->keys = (char *)s->cache->memory.p +
                   (size_t)j->l->index * (s->cache->keys + s->cache->values);
         j->values = j->keys + s->cache->keys;
-        j->n_keys = s->cache->blocks;
+        j->n_keys = s->cache->sequences * s->cache->blocks;
         return 0;
     }
     if (buffer_reserve(&m->keys, j->n_keys * ATTEND_KEYS,
@@ -512,7 +519,7 @@ int attention_run(struct layer *l, const struct state *s, void *out,
     struct model *m = l->m;
     const struct model_config *c = &m->config;
     struct job j = { .l = l, .s = s, .out = out };
-    int64_t most = s->rows / ATTEND_QUERIES + s->n_sequences + 1, n;
+    int64_t most = s->rows / ATTEND_QUERIES + 2 * s->n_sequences, n;
 
     if (m->on)
         return device_attend(l, s, out, e);

@@ -41,6 +41,15 @@ void token_rows_close(struct token_rows *t);
  * tensor is missing or has another shape; E_CONFIG: no OpenBLAS; E_TEMP. */
 MUST_CHECK int backward_head(struct model *m, const void *x, int64_t n,
                              uint64_t first, float *g, struct err *e);
+/* The same of KL(p || q), p of the logits of the stream ref[n, H] and q of those of x[n,
+ * H], f32 on the host, times `by`: g = by W^T (q - p) behind the norm.  *kl: its sum over
+ * the rows.  W is rounded to bf16 in both. */
+struct kl_head;
+MUST_CHECK int kl_head_open(struct model *m, struct kl_head **k, struct err *e);
+void kl_head_close(struct kl_head *k); /* NULL is allowed */
+MUST_CHECK int kl_head_run(struct kl_head *k, const float *ref, const float *x,
+                           int64_t n, float by, float *g, double *kl,
+                           struct err *e);
 /* Where model_adds_scaled(): the gradient to[n, H] with respect to what o
  * (attention) or down puts out, from g[n, H], that with respect to the residual
  * stream behind it. */
@@ -94,6 +103,7 @@ struct attention_batch {
     const float *out; /* as above, of o */
     float *g;         /* is replaced */
     struct token_squares squares;
+    const float *attended; /* [rows, ...]: o's input, if weights are tuned */
 };
 MUST_CHECK int backward_attention(struct attention_back *a,
                                   const struct attention_batch *b,

@@ -257,6 +257,24 @@ static int norm_back(const struct attention_back *a, const float *x, int64_t ld,
     return backward_of(a->m)->norm(a->m->context, &j, e);
 }
 
+/* If the weights of part p are tuned, add their gradient, of inputs x [n, cols] and
+ * gradients g [n, rows] with respect to the outputs. */
+static int tune(const struct attention_back *a, enum linear_part p,
+                const float *x, const float *g, struct err *e)
+{
+    const struct linear *of = &a->part[p].of;
+    bool fused = a->fused.w && p <= PART_V;
+    const struct loaded *whole = fused ? &a->fused : &a->part[p];
+    float *to;
+    int rc = backward_tuned(a->m, &whole->of, &to, e);
+
+    if (rc < 0 || !to)
+        return rc;
+    if (fused)
+        to += (float *)a->part[p].w - (float *)a->fused.w;
+    return backward_weights(a->n, of->rows, of->cols, g, x, to, e);
+}
+
 /* ---- queries, keys and values ---- */
 
 static enum linear_part queries(const struct attention_back *a)
@@ -327,18 +345,24 @@ static int project_latent_back(const struct attention_back *a, struct err *e)
     const struct mla *l = &a->m->config.mla;
     int64_t kv = l->kv_lora + l->rope;
     float *kv_a = y_of(a, PART_KV_A), *q_a = y_of(a, PART_Q_A);
+    enum linear_part q = l->q_lora ? PART_Q_A : PART_Q;
 
     if (part_latent(a, true, e) < 0 ||
+        tune(a, PART_KV_B, a->kv_lat.p, y_of(a, PART_KV_B), e) < 0 ||
         backward(a, PART_KV_B, a->kv_lat.p, false, e) < 0 ||
         norm_back(a, kv_a, kv, a->kv_a_norm, l->kv_lora, (double)LATENT_EPS,
                   a->kv_lat.p, kv_a, e) < 0 ||
-        backward(a, PART_KV_A, a->in.p, false, e) < 0)
+        tune(a, PART_KV_A, a->in.p, kv_a, e) < 0)
         return e->code;
-    if (l->q_lora && (backward(a, PART_Q_B, a->q_lat.p, false, e) < 0 ||
+    if (l->q_lora && (tune(a, PART_Q_B, a->q_lat.p, y_of(a, PART_Q_B), e) < 0 ||
+                      backward(a, PART_Q_B, a->q_lat.p, false, e) < 0 ||
                       norm_back(a, q_a, l->q_lora, a->q_a_norm, l->q_lora,
                                 (double)LATENT_EPS, a->q_lat.p, q_a, e) < 0))
         return e->code;
-    return backward(a, l->q_lora ? PART_Q_A : PART_Q, a->in.p, true, e);
+    if (tune(a, q, a->in.p, y_of(a, q), e) < 0 ||
+        backward(a, PART_KV_A, a->in.p, false, e) < 0)
+        return e->code;
+    return backward(a, q, a->in.p, true, e);
 }
 
 static int project_back(const struct attention_back *a, struct err *e)
@@ -352,6 +376,9 @@ static int project_back(const struct attention_back *a, struct err *e)
          norm_back(a, a->k_raw.p, k, a->k_norm, k, c->rms_eps, y_of(a, PART_K),
                    y_of(a, PART_K), e) < 0))
         return e->code;
+    for (enum linear_part p = PART_Q; p <= PART_V; p++)
+        if (tune(a, p, a->in.p, y_of(a, p), e) < 0)
+            return e->code;
     for (enum linear_part p = PART_Q; p <= PART_V; p++)
         if (backward(a, p, a->in.p, p != PART_Q, e) < 0)
             return e->code;
@@ -499,6 +526,7 @@ int backward_attention(struct attention_back *a,
         back->widen(m->context, m->dtype, a->norm ? a->elements.p : x,
                     a->n * c->hidden_size, a->in.p, e) < 0 ||
         (latent ? project_latent(a, e) : project(a, e)) < 0 ||
+        (m->tuning && tune(a, PART_O, b->attended, b->out, e) < 0) ||
         output_back(a, b->out, &b->squares, e) < 0 ||
         attend(a, b->first, b->n_sequences, e) < 0 ||
         (latent ? project_latent_back(a, e) : project_back(a, e)) < 0 ||

@@ -97,6 +97,24 @@ static int mlp_load_fused(struct model *m, int64_t layer, int64_t end,
     return 0;
 }
 
+/* Run it and add the gradients with respect to its weights, where they are tuned. */
+static int tune(const struct pass *s, const struct mlp *p,
+                const struct backward_mlp *a, struct err *e)
+{
+    const struct loaded *both = p->both.w ? &p->both : NULL;
+    float *gw[MLP_LINEARS];
+
+    for (int i = 0; i < MLP_LINEARS; i++) {
+        const struct loaded *l = i < MLP_DOWN && both ? both : &p->of[i];
+
+        if (backward_tuned(s->m, &l->of, &gw[i], e) < 0)
+            return e->code;
+    }
+    if (both && gw[MLP_UP])
+        gw[MLP_UP] += a->width * a->h;
+    return mlp_tune_cpu(a, gw, e);
+}
+
 /* Run the MLP p for `rows` rows of in, g and gin; token, weight: as in struct
  * backward_mlp. */
 static int run(const struct pass *s, const struct mlp *p, struct backward_mlp a,
@@ -110,7 +128,8 @@ static int run(const struct pass *s, const struct mlp *p, struct backward_mlp a,
         a.w[i] = p->of[i].w;
         a.bias[i] = p->of[i].bias;
     }
-    return backward_of(s->m)->mlp(s->m->context, &a, e);
+    return s->m->tuning ? tune(s, p, &a, e) :
+                          backward_of(s->m)->mlp(s->m->context, &a, e);
 }
 
 /* ---- open ---- */

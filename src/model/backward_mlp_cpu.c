@@ -1,6 +1,7 @@
 /* backward_mlp_cpu.c - see backward_table.h: the CPU's backward pass of an
  * MLP, by parts of tokens whose numbers stay in a thread's cache. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/math/blas.h"
@@ -168,6 +169,119 @@ static void run_parts(void *ctx, size_t begin, size_t end)
 
         run_part(a, at, left < PART ? left : PART, room);
     }
+}
+
+/* ---- with gradients of the weights ---- */
+
+/* act(gate) * up. */
+static void multiply_gates(const struct forward_gating *g, const float *a,
+                           const float *b, int64_t n, float *to)
+{
+    const struct kernels *k = kernels_best();
+
+    if (g->act == ACT_CLAMPED)
+        k->clamped_f32(a, b, NULL, NULL, g->alpha, g->limit, n, to);
+    else
+        (g->act == ACT_GELU ? k->gelu_f32 : k->gate_f32)(a, b, NULL, NULL, n,
+                                                         to);
+}
+
+/* The rows of the MLP, all at once. */
+struct tuned_rows {
+    const struct backward_mlp *a;
+    float *in, *g;             /* [rows, h] */
+    float *gate, *up, *c, *to; /* [rows, width]; to: act(gate) up */
+};
+
+static void gather_rows(void *ctx, size_t begin, size_t end)
+{
+    const struct tuned_rows *j = ctx;
+    int64_t at = (int64_t)begin;
+
+    gather(j->a, at, (int64_t)(end - begin), j->in + at * j->a->h,
+           j->g + at * j->a->h);
+}
+
+static void gate_rows(void *ctx, size_t begin, size_t end)
+{
+    const struct tuned_rows *j = ctx;
+    int64_t w = j->a->width, at = (int64_t)begin * w;
+    int64_t n = (int64_t)(end - begin);
+
+    add_bias(j->gate + at, j->a->bias[MLP_GATE], n, w);
+    add_bias(j->up + at, j->a->bias[MLP_UP], n, w);
+    multiply_gates(&j->a->gating, j->gate + at, j->up + at, n * w, j->to + at);
+    gate_back(&j->a->gating, j->gate + at, j->up + at, j->c + at, n * w);
+}
+
+static void scatter_rows(void *ctx, size_t begin, size_t end)
+{
+    const struct tuned_rows *j = ctx;
+    int64_t at = (int64_t)begin;
+
+    scatter(j->a, at, (int64_t)(end - begin), j->in + at * j->a->h);
+}
+
+/* y = x W^T, or back: y = x W, of linear i. */
+static int tuned_product(const struct tuned_rows *j, int i, bool back, bool add,
+                         const float *x, float *y, struct err *e)
+{
+    int64_t h = j->a->h, w = j->a->width;
+    const struct backward_linear l = { .rows = j->a->rows,
+                                       .out = i == MLP_DOWN ? h : w,
+                                       .in = i == MLP_DOWN ? w : h,
+                                       .w = j->a->w[i],
+                                       .x = x,
+                                       .y = y,
+                                       .back = back,
+                                       .add = add };
+
+    return linear_back_cpu(NULL, &l, e);
+}
+
+static int tune_rows(const struct tuned_rows *j, float *const gw[MLP_LINEARS],
+                     struct err *e)
+{
+    const struct backward_mlp *a = j->a;
+    size_t n = (size_t)a->rows;
+
+    threads_for(n, 16, gather_rows, (void *)(uintptr_t)j);
+    if (tuned_product(j, MLP_GATE, false, false, j->in, j->gate, e) < 0 ||
+        tuned_product(j, MLP_UP, false, false, j->in, j->up, e) < 0 ||
+        tuned_product(j, MLP_DOWN, true, false, j->g, j->c, e) < 0)
+        return e->code;
+    threads_for(n, 16, gate_rows, (void *)(uintptr_t)j);
+    if ((gw[MLP_GATE] && backward_weights(a->rows, a->width, a->h, j->gate,
+                                          j->in, gw[MLP_GATE], e) < 0) ||
+        (gw[MLP_UP] && backward_weights(a->rows, a->width, a->h, j->up, j->in,
+                                        gw[MLP_UP], e) < 0) ||
+        (gw[MLP_DOWN] && backward_weights(a->rows, a->h, a->width, j->g, j->to,
+                                          gw[MLP_DOWN], e) < 0) ||
+        tuned_product(j, MLP_GATE, true, false, j->gate, j->in, e) < 0 ||
+        tuned_product(j, MLP_UP, true, true, j->up, j->in, e) < 0)
+        return e->code;
+    threads_for(n, 16, scatter_rows, (void *)(uintptr_t)j);
+    return 0;
+}
+
+int mlp_tune_cpu(const struct backward_mlp *a, float *const gw[MLP_LINEARS],
+                 struct err *e)
+{
+    size_t rows = (size_t)a->rows, h = (size_t)a->h, w = (size_t)a->width;
+    struct tuned_rows j = { .a = a };
+    int rc;
+
+    j.in = mem_pages(rows * (2 * h + 4 * w) * sizeof(float), "gradients", e);
+    if (!j.in)
+        return e->code;
+    j.g = j.in + rows * h;
+    j.gate = j.g + rows * h;
+    j.up = j.gate + rows * w;
+    j.c = j.up + rows * w;
+    j.to = j.c + rows * w;
+    rc = tune_rows(&j, gw, e);
+    free(j.in);
+    return rc;
 }
 
 int mlp_back_cpu(struct cuda_context *c, const struct backward_mlp *a,

@@ -39,6 +39,15 @@ MUST_CHECK int backward_stream(const struct model *m, const void *x,
                                const float *w, const float *gy, int64_t n,
                                float *g, bool replace, struct err *e);
 
+/* *g [rows, cols]: to which the gradient with respect to the weights of l is added; NULL:
+ * they are not tuned (model_tune()). */
+MUST_CHECK int backward_tuned(const struct model *m, const struct linear *l,
+                              float **g, struct err *e);
+/* to[out, in] += g^T x for rows g[rows, out], x[rows, in], on the host. */
+MUST_CHECK int backward_weights(int64_t rows, int64_t out, int64_t in,
+                                const float *g, const float *x, float *to,
+                                struct err *e);
+
 /* ---- the CPU's (backward_table.h) ---- */
 
 int widen_cpu(struct cuda_context *c, enum dtype t, const void *x, int64_t n,
@@ -56,6 +65,10 @@ int linear_back_cpu(struct cuda_context *c, const struct backward_linear *a,
 int norm_back_cpu(struct cuda_context *c, const struct backward_norm *a,
                   struct err *e);
 int mlp_back_cpu(struct cuda_context *c, const struct backward_mlp *a,
+                 struct err *e);
+/* mlp_back_cpu(), which adds gradients with respect to the weights to gw, those of NULL
+ * left out. */
+int mlp_tune_cpu(const struct backward_mlp *a, float *const gw[MLP_LINEARS],
                  struct err *e);
 int gates_cpu(struct cuda_context *c, const float *in, const float *w,
               int64_t rows, int64_t n, float *weight, struct err *e);

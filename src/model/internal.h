@@ -51,6 +51,7 @@ struct model {
     struct remap_counts remapped; /* see model_remapped() */
     struct altup_entry *entry;    /* goes with the embedding; NULL: none */
     void *embedding;              /* as stored; NULL: not loaded */
+    const struct tuning *tuning;  /* model_tune(); NULL: none */
     enum dtype embedding_dtype;
 };
 
@@ -268,19 +269,20 @@ MUST_CHECK int model_growth(struct model *m, int64_t layer, int64_t longest,
 MUST_CHECK int device_attend(struct layer *l, const struct state *s, void *out,
                              struct err *e);
 
-/* KV cache.  Per layer keys and values, [n_kv_heads, blocks] blocks of
+/* KV cache.  Per layer keys and values, [n_kv_heads, sequences * blocks] blocks of
  * ATTEND_KEYS keys each, zero beyond `length`; on a device [tokens] rows of m->key
  * and m->value. */
 struct kv_cache {
     const struct model *m;
-    int64_t tokens, length; /* capacity; number of tokens */
-    int64_t blocks;         /* blocks of a head */
-    size_t keys, values;    /* bytes of a layer's keys, of its values */
-    struct buffer memory;   /* keys of layer 0, values of layer 0, keys of
+    int64_t tokens, length; /* of a sequence: capacity; number of tokens */
+    int64_t sequences;
+    int64_t blocks;       /* of a head, of a sequence */
+    size_t keys, values;  /* bytes of a layer's keys, of its values */
+    struct buffer memory; /* keys of layer 0, values of layer 0, keys of
                            * layer 1, ... */
-    struct buffer delta;    /* [n_layers, delta_cached()] states and inputs of
+    struct buffer delta;  /* [n_layers, delta_cached()] states and inputs of
                              * linear attention */
-    struct buffer index;    /* [n_layers, tokens, dim] f32 keys of the indexer;
+    struct buffer index;  /* [n_layers, tokens, dim] f32 keys of the indexer;
                              * empty: attention is dense for so many tokens */
 };
 /* Whether keys and values are packed as pairs of bf16 (else f32). */

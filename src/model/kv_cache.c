@@ -16,7 +16,7 @@ static int find_sizes(struct kv_cache *p, const struct model *m, size_t *all,
     size_t rows;
 
     p->blocks = (p->tokens + ATTEND_KEYS - 1) / ATTEND_KEYS;
-    rows = (size_t)p->blocks * ATTEND_KEYS;
+    rows = (size_t)(p->sequences * p->blocks) * ATTEND_KEYS;
     if (m->on && c->mla.kv_lora) {
         key = (size_t)(c->mla.kv_lora + c->mla.rope) * m->size;
         value = (size_t)(c->n_heads * (c->mla.nope + c->v_dim)) * m->size;
@@ -46,19 +46,25 @@ static int clear_states(struct kv_cache *p, struct err *e)
 }
 
 int kv_cache_create(struct kv_cache **out, const struct model *m,
-                    int64_t tokens, struct err *e)
+                    int64_t tokens, int64_t sequences, struct err *e)
 {
     const struct indexer *x = &m->config.indexer;
     struct kv_cache *p;
     size_t all = 0;
 
     *out = NULL;
+    if (sequences > 1 &&
+        (m->on || m->config.layer_linear || m->config.family->altup ||
+         (x->top_k && tokens > x->top_k)))
+        return err_set(e, E_CONFIG, "%s: no cache of several sequences here",
+                       m->config.family->model_type);
     if (model_check_length(m, tokens, e) < 0)
         return e->code;
     p = mem_zero(1, sizeof(*p), "keys and values", e);
     if (!p)
         return e->code;
     p->tokens = tokens;
+    p->sequences = sequences;
     p->m = m;
     if (find_sizes(p, m, &all, e) < 0 ||
         model_reserve(m, &p->memory, 1, 1, all, "keys and values", e) < 0 ||

@@ -53,15 +53,27 @@ int model_check_shape(const char *module, uint64_t r, uint64_t c, int64_t rows,
                    (long long)rows, (long long)cols);
 }
 
+void model_tune(struct model *m, const struct tuning *t)
+{
+    m->tuning = t;
+}
+
 int model_weight(struct model *m, const char *module, int64_t rows,
                  int64_t cols, void **w, struct err *e)
 {
     uint64_t r, c;
     float *f = NULL;
     uint16_t *h = NULL;
-    int rc = m->bf16 ? checkpoint_linear_bf16(m->ck, module, &h, &r, &c, e) :
-                       checkpoint_linear(m->ck, module, &f, &r, &c, e);
+    int rc = m->tuning ?
+                 m->tuning->weights(m->tuning->ctx, module, rows, cols, &f, e) :
+                 0;
 
+    if (rc > 0)
+        *w = f;
+    if (rc)
+        return rc < 0 ? rc : 0;
+    rc = m->bf16 ? checkpoint_linear_bf16(m->ck, module, &h, &r, &c, e) :
+                   checkpoint_linear(m->ck, module, &f, &r, &c, e);
     if (rc < 0)
         return rc;
     *w = m->bf16 ? (void *)h : (void *)f;
@@ -97,8 +109,11 @@ static int load_stored(struct model *m, struct loaded *l, struct err *e)
 {
     const struct linear *k = &l->of;
     struct ck_words *w = &l->words;
-    int rc = load_fp8(m, l, e);
+    int rc;
 
+    if (m->tuning)
+        return model_weight(m, k->module, k->rows, k->cols, &l->w, e);
+    rc = load_fp8(m, l, e);
     if (rc)
         return rc < 0 ? rc : 0;
     rc = checkpoint_words(m->ck, k->module, w, e);

@@ -77,6 +77,22 @@ void model_close(struct model *m); /* NULL is allowed */
  * (model_config.kv_b), if the model has one. */
 void model_list_kv_b(struct model *m);
 
+/* Weights that are being tuned. */
+struct tuning {
+    void *ctx;
+    /* *w [rows, cols], f32, malloced: the weights of a linear.  1; 0: it is not tuned,
+     * and the checkpoint's are used; errors.  From any thread. */
+    int (*weights)(void *ctx, const char *module, int64_t rows, int64_t cols,
+                   float **w, struct err *e);
+    /* *g [rows, cols]: to which the backward pass adds the gradient with respect to
+     * them; NULL: it is not tuned. */
+    int (*gradient)(void *ctx, const char *module, int64_t rows, int64_t cols,
+                    float **g, struct err *e);
+};
+/* From now on use the tuned weights in forward and backward passes, which run on the
+ * host in f32; NULL: those of the checkpoint. */
+void model_tune(struct model *m, const struct tuning *t);
+
 struct forward_table; /* model/forward_table.h */
 struct cuda_context;
 extern struct plugin_table forward_plugin; /* for device_open() */
@@ -152,7 +168,7 @@ struct state {
                 * the family has one; NULL: nowhere */
     bool host;    /* set before the first state_prepare(): x and act are the
                 * host's; such a state is not run */
-    struct kv_cache *cache; /* KV cache of the single sequence; NULL: it begins
+    struct kv_cache *cache; /* KV cache of the sequences; NULL: they begin
                         * here */
     /* private: the memory of first, x and act */
     const struct model *m;
@@ -182,14 +198,17 @@ enum { BATCH_SEQUENCES = 256 };
 
 /* ---- KV cache ---- */
 
-/* The KV cache of one sequence: its keys and values in all layers, packed for
- * attention, or on a device as rows.  A batch with s->cache has one sequence, whose first
- * token has position kv_cache_length(); layer_run() appends the keys and values of
+/* The KV cache of one sequence, or on the host of several that are as long: keys and
+ * values in all layers, packed for attention, or on a device as rows.  A batch with
+ * s->cache has these sequences, all of as many tokens, whose first token has position kv_cache_length(); layer_run() appends the keys and values of
  * its layer.  When all layers have run, the caller calls kv_cache_advance(). */
 struct kv_cache;
-/* Allocate for at most `tokens` tokens.  E_CONFIG: as state_prepare(); E_TEMP. */
+/* Allocate for at most `tokens` tokens of each sequence.  E_CONFIG: as state_prepare();
+ * several sequences on a device, with linear attention, with several residual streams or
+ * with an indexer that leaves keys out; E_TEMP. */
 MUST_CHECK int kv_cache_create(struct kv_cache **p, const struct model *m,
-                               int64_t tokens, struct err *e);
+                               int64_t tokens, int64_t sequences,
+                               struct err *e);
 void kv_cache_release(struct kv_cache *p); /* NULL is allowed */
 /* Number of tokens in the cache. */
 int64_t kv_cache_length(const struct kv_cache *p);

@@ -31,7 +31,7 @@ enum { MARK_MAX = 4096, DAY = 86400, WAIT_MS = 2000, STEP_MS = 20 };
 
 /* The files that steps make: # stands for digits, @ for a key in hexadecimal, *
  * for a word. */
-enum where { IN_TOP, IN_TOKENS, IN_CALIB, IN_SOLVE };
+enum where { IN_TOP, IN_TOKENS, IN_CALIB, IN_SOLVE, IN_TUNED };
 
 static const struct {
     enum where where;
@@ -61,6 +61,9 @@ static const struct {
     { IN_SOLVE, "stages.jsonl" },
     { IN_SOLVE, "made" },
     { IN_SOLVE, "by-layer-*.jsonl" },
+    { IN_TUNED, "own.fts" },
+    { IN_TUNED, "codes-#.fts" },
+    { IN_TUNED, "report-#.jsonl" },
 };
 
 static size_t span(const char *s, int kind)
@@ -126,11 +129,12 @@ static const char *made_here(const char *name, enum where where)
  * forge's. */
 static int stage_of(const char *name)
 {
-    static const char *const stage[] = {
-        [IN_TOKENS] = "tokens-@", [IN_CALIB] = "calib-@", [IN_SOLVE] = "solve-@"
-    };
+    static const char *const stage[] = { [IN_TOKENS] = "tokens-@",
+                                         [IN_CALIB] = "calib-@",
+                                         [IN_SOLVE] = "solve-@",
+                                         [IN_TUNED] = "tuned-@" };
 
-    for (int i = IN_TOKENS; i <= IN_SOLVE; i++) {
+    for (int i = IN_TOKENS; i <= IN_TUNED; i++) {
         const char *rest = after(name, stage[i]);
 
         if (rest && !*rest)

@@ -112,6 +112,7 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
     run_examples "$MAN/forge-generate.1"
     [ "$(jq -r .finish <printed)" = $'length\nlength' ]
 }
+@test "the examples of forge-tune(1)" { run_examples "$MAN/forge-tune.1"; }
 @test "the examples of forge-gradient(1)" {
     run_examples "$MAN/forge-gradient.1"
 }

@@ -245,7 +245,8 @@ static int run_pieces(struct model *m, const int32_t *ids, int64_t n,
     struct state s = { 0 };
     struct kv_cache *cache;
 
-    if (kv_cache_create(&cache, m, n, e) < 0 || model_load_embedding(m, e) < 0)
+    if (kv_cache_create(&cache, m, n, 1, e) < 0 ||
+        model_load_embedding(m, e) < 0)
         return e->code;
     for (int64_t at = 0, piece = 1; at < n; at += s.rows, piece++) {
         int64_t now = n - at < piece ? n - at : piece;

@@ -1,0 +1,52 @@
+/* backward_weights.c - see backward_parts.h: gradients with respect to weights. */
+#include "common/math/blas.h"
+#include "common/math/threads.h"
+#include "model/backward_parts.h"
+
+enum { OUTPUTS = 64 }; /* rows of a weight that a thread sums at a time */
+
+struct job {
+    int64_t rows, out, in;
+    const float *g, *x;
+    float *to;
+};
+
+int backward_tuned(const struct model *m, const struct linear *l, float **g,
+                   struct err *e)
+{
+    *g = NULL;
+    return m->tuning ? m->tuning->gradient(m->tuning->ctx, l->module, l->rows,
+                                           l->cols, g, e) :
+                       0;
+}
+
+/* Every sum over the rows is one product's, whatever the number of threads. */
+static void sum_outputs(void *ctx, size_t begin, size_t end)
+{
+    const struct job *j = ctx;
+
+    for (int64_t i = (int64_t)begin; i < (int64_t)end; i++) {
+        int64_t at = i * OUTPUTS, left = j->out - at;
+
+        blas_sgemm(&(struct sgemm){ .ta = true,
+                                    .m = left < OUTPUTS ? left : OUTPUTS,
+                                    .n = j->in,
+                                    .k = j->rows,
+                                    .a = j->g + at,
+                                    .lda = j->out,
+                                    .b = j->x,
+                                    .beta = 1,
+                                    .c = j->to + at * j->in });
+    }
+}
+
+int backward_weights(int64_t rows, int64_t out, int64_t in, const float *g,
+                     const float *x, float *to, struct err *e)
+{
+    struct job j = { rows, out, in, g, x, to };
+
+    if (blas_open(e) < 0)
+        return e->code;
+    threads_for((size_t)((out + OUTPUTS - 1) / OUTPUTS), 1, sum_outputs, &j);
+    return 0;
+}

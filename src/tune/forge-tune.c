@@ -1,0 +1,140 @@
+/* forge-tune - tune the codes of a whole model by the KL divergence of what it
+ * predicts from what the original does.  See forge-tune(1). */
+#include <limits.h>
+#include <stdio.h>
+
+#include "common/cli/tool.h"
+#include "tune/tune.h"
+
+struct settings {
+    struct tool tool;
+    struct opt_list tokens;
+    const char *tokens_key, *gradients, *model;
+    char *const *input; /* [inputs] */
+    int inputs;
+    int64_t steps, batch, seed;
+    double rate;
+};
+
+static void parse(struct settings *s, int argc, char **argv)
+{
+    const struct opt table[] = {
+        { OPT_LIST, 0, "tokens", "FILE",
+          "sequences to tune on (forge-tokens); may be given several times",
+          &s->tokens, 0, 0, true },
+        { OPT_INT, 0, "steps", "N", "steps [512]", &s->steps, 1, INT_MAX,
+          false },
+        { OPT_INT, 0, "batch", "N", "sequences of a step [8]", &s->batch, 1,
+          BATCH_SEQUENCES, false },
+        { OPT_FLOAT, 0, "rate", "X",
+          "how far a step moves, about, in steps of the grid [1.5 / hidden "
+          "size]",
+          &s->rate, 1e-6, 1, false },
+        { OPT_INT, 0, "seed", "N", "seed of the order of sequences [0]",
+          &s->seed, 0, 9e15, false },
+        { OPT_STR, 0, "tokens-key", "KEY",
+          "refuse tokens with another settings key", &s->tokens_key, 0, 0,
+          true },
+        { OPT_STR, 0, "gradients", "FILE",
+          "also write the gradients of the first step, of all weights",
+          &s->gradients, 0, 0, true },
+        TOOL_COMMON(&s->tool),
+        TOOL_STREAM(&s->tool),
+        TOOL_END,
+    };
+    int i = opt_parse(
+        argc, argv, "[option...] --tokens FILE MODEL [FILE...] > codes",
+        "Tune the codes of a whole model, by the KL divergence of "
+        "what it predicts from what the original does.",
+        table);
+
+    if (argc - i < 1 || !s->tokens.count)
+        die(E_USAGE, "want --tokens and MODEL (try --help)");
+    s->model = argv[i];
+    s->input = argv + i + 1;
+    s->inputs = argc - i - 1;
+    tool_apply(&s->tool);
+}
+
+/* Codes of one input; path NULL: standard input. */
+static int read_codes(const struct settings *s, struct tune *t,
+                      const char *path, struct stream_writer *out,
+                      struct err *e)
+{
+    struct stream_expect expect = { .key = s->tool.expect_key };
+    struct stream_reader *in = NULL;
+    int rc = stream_open(&in, path, &expect, e);
+
+    if (rc >= 0)
+        rc = tuned_read(t->codes, in, e);
+    if (rc >= 0)
+        rc = stream_inherit(out, stream_head(in), e);
+    stream_close(in);
+    return rc;
+}
+
+/* All that can be refused is read before the first pass. */
+static int open_all(const struct settings *s, struct tune *t,
+                    struct stream_writer *out, struct err *e)
+{
+    if (model_open(&t->m, s->model, DT_F32, e) < 0 ||
+        tuned_open(&t->codes, e) < 0)
+        return e->code;
+    for (int i = 0; i < s->tokens.count; i++)
+        if (tune_tokens_read(t->sequences, s->tokens.item[i],
+                             i ? NULL : s->tokens_key, t->m, e) < 0)
+            return e->code;
+    for (int i = 0; i < s->inputs || !i; i++)
+        if (read_codes(s, t, s->inputs ? s->input[i] : NULL, out, e) < 0)
+            return e->code;
+    return tuned_check(t->codes, model_config(t->m), e) < 0 ?
+               e->code :
+               tuned_begin(t->codes, s->model, e);
+}
+
+static int run(const struct settings *s, struct tune *t,
+               struct stream_writer *out, double *moved, struct err *e)
+{
+    const struct stream_output gradients = { .path = s->gradients };
+
+    if (open_all(s, t, out, e) < 0 ||
+        (s->gradients && stream_create(&t->gradients, &gradients, e) < 0) ||
+        tune_run(t, e) < 0 ||
+        (t->gradients && stream_finish(t->gradients, e) < 0))
+        return e->code;
+    return tuned_write(t->codes, out, moved, e);
+}
+
+int main(int argc, char **argv)
+{
+    struct settings s = { .steps = 512, .batch = 8 };
+    struct progress progress = { 0 };
+    struct tune_tokens tokens = { 0 };
+    struct tune t = { .sequences = &tokens, .progress = &progress };
+    struct stream_writer *out = NULL;
+    char text[96];
+    double moved;
+    struct err e;
+
+    parse(&s, argc, argv);
+    t.steps = s.steps;
+    t.batch = s.batch;
+    t.rate = s.rate;
+    t.seed = (uint64_t)s.seed;
+    t.dir = tool_temporary_dir(&s.tool);
+    progress_start(&progress, s.tool.progress, "steps", 0);
+    if (stream_create(
+            &out,
+            &(struct stream_output){ .path = s.tool.output, .key = s.tool.key },
+            &e) < 0)
+        die_err(&e);
+    if (run(&s, &t, out, &moved, &e) < 0)
+        tool_fail(out, &e);
+    snprintf(text, sizeof(text), "KL %.4g -> %.4g, %.1f %% of the codes moved",
+             t.kl[0], t.kl[1], 100 * moved);
+    tool_finish(out, &progress, text);
+    tuned_close(t.codes);
+    tune_tokens_release(&tokens);
+    model_close(t.m);
+    return 0;
+}

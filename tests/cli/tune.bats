@@ -1,0 +1,189 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154 # run sets stderr
+# forge-tune(1) as a user meets it.
+
+load cli
+
+MODELS="$BATS_TEST_DIRNAME/../reference/forward.py"
+PY="$BATS_TEST_DIRNAME/../reference/tune.py"
+
+setup_file() {
+    cd "$BATS_FILE_TMPDIR" || return 1
+    for kind in llama llama-biases qwen3 gemma2 phi3 olmo2 granite \
+        deepseek_v3 deepseek_v2 qwen2_moe mixtral gpt_oss llama4 \
+        ernie4_5_moe qwen3_next; do
+        python3 "$MODELS" make $kind $kind
+    done
+    python3 "$MODELS" tokens t.fts 40 1 33 64
+    solved llama c.fts
+}
+
+solved() { # MODEL CODES
+    forge-weights -q "$1" | forge-grid -q --group 16 | forge-solve -q --method rtn >"$2"
+}
+
+setup() {
+    cd "$BATS_TEST_TMPDIR" || return 1
+    ln -s "$BATS_FILE_TMPDIR"/* .
+}
+
+slope() { # KIND...
+    for kind; do
+        solved "$kind" codes
+        forge-tune -q --steps 1 --gradients g.fts --tokens t.fts "$kind" codes >out
+        python3 "$PY" "$kind" t.fts codes g.fts 1e-4
+        [ "$(python3 "$PY" steps codes out)" -eq 0 ]
+    done
+}
+
+@test "gradients are what differences of the KL say: dense models" {
+    slope llama llama-biases qwen3 gemma2 phi3 olmo2
+}
+
+@test "gradients are what differences of the KL say: mixtures" {
+    slope deepseek_v3 deepseek_v2 qwen2_moe mixtral gpt_oss llama4 ernie4_5_moe
+}
+
+@test "gradients are what differences of the KL say: asymmetric grids, scales of outputs and logits" {
+    forge-weights -q granite | forge-grid -q --group 16 --asymmetric |
+        forge-solve -q --method rtn >codes
+    forge-tune -q --steps 1 --gradients g.fts --tokens t.fts granite <codes >out
+    python3 "$PY" granite t.fts codes g.fts 1e-4
+}
+
+@test "the KL falls, on other tokens, too" {
+    local model=$BATS_TEST_DIRNAME/../../examples/llama-4m text=$BATS_TEST_DIRNAME/../../examples
+    forge-tokens -q -n 64 -t 64 "$model" "$text/calib.jsonl" -o some
+    forge-tokens -q -n 16 -t 64 "$model" "$text/eval.txt" -o others
+    forge-weights -q "$model" | forge-grid -q --group 128 | forge-solve -q --method rtn >codes
+    forge-tune --steps 80 --tokens some "$model" codes >out
+    for i in codes out; do
+        forge-pack -q $i | forge-shard -q --from "$model" of-$i
+        forge-eval -q --json "$model" of-$i others | jq .kl_mean >kl-$i
+    done
+    awk '{ kl[NR] = $1 } END { print kl[1], kl[2]; exit kl[2] > 0.9*kl[1] }' kl-codes kl-out
+}
+
+@test "equal bytes for any number of threads; files or one stream; frames as they were" {
+    solved deepseek_v3 codes
+    for i in 1 2 5; do
+        forge-tune -q -j $i --steps 30 --batch 2 --rate 0.05 --tokens t.fts deepseek_v3 codes >out-$i
+    done
+    cmp out-1 out-2
+    cmp out-1 out-5
+    [ "$(python3 "$PY" steps codes out-1)" -gt 100 ]
+    forge-split -q layer-% codes >/dev/null
+    forge-tune -q --steps 2 --rate 1 --tokens t.fts deepseek_v3 layer-0 layer-1 layer-2 >files
+    cat layer-0 layer-1 layer-2 | forge-tune -q --steps 2 --rate 1 --tokens t.fts deepseek_v3 >one
+    cmp files one
+    forge-tune -q --steps 2 --rate 1 --seed 1 --batch 1 --tokens t.fts deepseek_v3 codes >other
+    run ! cmp -s other one
+}
+
+@test "what does not fit is one line, before any step" {
+    fails 64 "want --tokens" forge-tune llama c.fts
+    fails 64 "--steps" forge-tune --steps 0 --tokens t.fts llama c.fts
+    fails 66 "none" forge-tune --tokens t.fts llama none
+    fails 66 "none" forge-tune --tokens none llama c.fts
+    fails 65 "key" forge-tune --tokens t.fts --expect-key a llama c.fts
+    fails 65 "key" forge-tune --tokens t.fts --tokens-key a llama c.fts
+    fails 65 "has no tokens" forge-tune --tokens c.fts llama c.fts
+    fails 65 "no codes" forge-tune --tokens t.fts llama t.fts
+    fails 65 "no linears of the model" forge-tune --tokens t.fts mixtral c.fts
+    fails 65 "the config says" forge-tune --tokens t.fts qwen3 c.fts
+    cp -rL llama other
+    python3 -c 'import sys, numpy as np
+for path in sys.argv[1:]:
+    b = open(path, "rb").read()
+    n = 8 + int.from_bytes(b[:8], "little")
+    open(path, "wb").write(b[:n] + np.frombuffer(b[n:], "<u4")[::-1].tobytes())' other/*.safetensors
+    fails 65 "codes of other weights" forge-tune --tokens t.fts other c.fts
+    head -c 3000 c.fts >cut
+    fails 65 "" forge-tune --tokens t.fts llama cut
+    forge-weights -q llama | forge-grid -q --group 16 >grids
+    fails 65 "no codes" forge-tune --tokens t.fts llama grids
+    cat c.fts c.fts >twice
+    fails 65 "" forge-tune --tokens t.fts llama twice
+    solved qwen3_next next.fts
+    fails 78 "linear attention" forge-tune --tokens t.fts qwen3_next next.fts
+}
+
+same_tensors() { # OUT OUT
+    jq -S .tensors "$1/forge_checksums.json" >"$1.tensors"
+    jq -S .tensors "$2/forge_checksums.json" >"$2.tensors"
+    cmp "$1.tensors" "$2.tensors"
+}
+
+@test "forge quantize --tune: what the tools make, once" {
+    local model=$BATS_TEST_DIRNAME/../../examples/llama-4m text=$BATS_TEST_DIRNAME/../../examples/calib.jsonl
+    local args=(--text "$text" --sequences 4 --seqlen 48 --group 32 --effort fast --quiet --device cpu)
+    forge quantize "$model" plain --work work "${args[@]}"
+    forge quantize "$model" tuned --work work "${args[@]}" --tune 3
+    forge-generate -q --sequences 12 --tokens 48 -o own "$model"
+    forge-tune -q --steps 3 --tokens work/tokens-*/tokens.fts --tokens own "$model" work/solve-*/codes-*.fts >codes
+    (cat codes; forge-weights -q --others "$model") | forge-pack -q | forge-shard -q --from "$model" by-hand
+    same_tensors by-hand tuned
+    run ! same_tensors plain tuned
+    touch -d 2001-01-01 work/tuned-*/own.fts work/tuned-*/codes-*.fts
+    rm -r tuned
+    forge quantize "$model" tuned --work work "${args[@]}" --tune 3 -j 1
+    same_tensors by-hand tuned
+    [ "$(find work/tuned-* -newermt 2002-01-01 -name '*.fts' | wc -l)" -eq 0 ]
+    forge quantize "$model" skipped --work other "${args[@]}" --tune 1 --skip 'model.layers.1.*'
+    forge-ls --verify skipped >/dev/null
+    # all of it is the run's: gc of other settings leaves no tuned codes behind
+    forge quantize "$model" plain2 --work work "${args[@]}"
+    forge gc --settings work
+    [ -z "$(find work -name 'tuned-*')" ]
+}
+
+@test "forge quantize --tune: the plan, and what is refused" {
+    local model=$BATS_TEST_DIRNAME/../../examples/llama-4m
+    forge quantize --dry-run --tune 512 --rate 100 --text t.fts "$model" out >plan
+    grep -q '^tuning  .* MiB of memory, on the CPU; of work ' plan
+    fails 64 "--tune" forge quantize --tune 1 --method rtn --text t.fts "$model" out
+    fails 78 "--tune: qwen3_next has linear attention" forge quantize --tune 1 --text t.fts qwen3_next out
+}
+
+@test "forge-generate --sequences: tokens that the model draws" {
+    local model=$BATS_TEST_DIRNAME/../../examples/llama-4m
+    forge-generate -q --sequences 6 --tokens 40 --dtype f32 --key k "$model" >six
+    forge-generate -q --sequences 2 --tokens 40 --dtype f32 -j 1 -o two "$model"
+    forge-generate -q --sequences 6 --tokens 40 --dtype f32 --seed 9 "$model" >others
+    python3 - "$BATS_TEST_DIRNAME/../reference" "$model" <<'EOF'
+import sys
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+import forward
+six, two, others = ([x.array() for x in forward.read(f)] for f in ("six", "two", "others"))
+assert len(six) == 6 and all(len(x) == 40 and x[0] == 0 for x in six)
+assert all((a == b).all() for a, b in zip(six, two)) and not all((a == b).all() for a, b in zip(six, others))
+c, t = forward.load(sys.argv[2])
+off, spread = [], []
+for ids in six + others:  # surprise less entropy has mean 0
+    z = forward.run(c, t, ids)[1][:-1]
+    z = z - z.max(1, keepdims=True)
+    z -= np.log(np.exp(z).sum(1, keepdims=True))
+    p = np.exp(z)
+    off += list(-z[range(39), ids[1:]] + (p*z).sum(1))
+    spread += list((p*z*z).sum(1) - (p*z).sum(1)**2)
+sigma = np.sum(spread)**.5
+print("%.2f sigma of %d tokens" % (np.sum(off)/sigma, len(off)))
+assert abs(np.sum(off)) < 4*sigma
+EOF
+    for kind in deepseek_v3 qwen2_moe gemma2; do
+        forge-generate -q --sequences 3 --tokens 70 --dtype f32 $kind >a
+        forge-generate -q --sequences 2 --tokens 70 --dtype f32 $kind >b
+        python3 "$MODELS" same a b 2
+    done
+    fails 64 "--sequences" forge-generate --sequences 1 --greedy "$model"
+    fails 64 "--output" forge-generate -o out "$model" text
+    fails 78 "several sequences" forge-generate -q --sequences 2 qwen3_next
+}
+
+@test "disk full, reads and writes and memory that fail" {
+    run --separate-stderr sh -c 'forge-tune --steps 1 --tokens t.fts llama c.fts >/dev/full'
+    [ "$status" -eq 74 ]
+    run --separate-stderr sh -c 'forge-tune --steps 1 --tokens t.fts --gradients /dev/full llama c.fts >/dev/null'
+    [ "$status" -eq 73 ] || [ "$status" -eq 74 ]
+}
