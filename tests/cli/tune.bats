@@ -118,15 +118,15 @@ same_tensors() { # OUT OUT
     local model=$BATS_TEST_DIRNAME/../../examples/llama-4m text=$BATS_TEST_DIRNAME/../../examples/calib.jsonl
     local args=(--text "$text" --sequences 4 --seqlen 48 --group 32 --effort fast --quiet --device cpu)
     forge quantize "$model" plain --work work "${args[@]}"
-    forge quantize "$model" tuned --work work "${args[@]}" --tune 3
+    forge quantize "$model" tuned --work work "${args[@]}" --tune 48
     forge-generate -q --sequences 12 --tokens 48 -o own "$model"
-    forge-tune -q --steps 3 --tokens work/tokens-*/tokens.fts --tokens own "$model" work/solve-*/codes-*.fts >codes
+    forge-tune -q --steps 48 --tokens work/tokens-*/tokens.fts --tokens own "$model" work/solve-*/codes-*.fts >codes
     (cat codes; forge-weights -q --others "$model") | forge-pack -q | forge-shard -q --from "$model" by-hand
     same_tensors by-hand tuned
     run ! same_tensors plain tuned
     touch -d 2001-01-01 work/tuned-*/own.fts work/tuned-*/codes-*.fts
     rm -r tuned
-    forge quantize "$model" tuned --work work "${args[@]}" --tune 3 -j 1
+    forge quantize "$model" tuned --work work "${args[@]}" --tune 48 -j 1
     same_tensors by-hand tuned
     [ "$(find work/tuned-* -newermt 2002-01-01 -name '*.fts' | wc -l)" -eq 0 ]
     forge quantize "$model" skipped --work other "${args[@]}" --tune 1 --skip 'model.layers.1.*'
