@@ -77,6 +77,8 @@ static void parse(struct settings *s, int argc, char **argv)
     s->model = argv[i];
     s->prompt = argv[i + 1];
     tool_apply(&s->tool);
+    if (!s->sequences)
+        die_tells = NULL; /* text is asked for */
     if (s->greedy &&
         (s->temperature > 0 || s->top_p > 0 || s->top_k >= 0 || s->seed >= 0))
         die(E_USAGE, "--greedy draws nothing: --temperature, --top-p, --top-k "

@@ -135,6 +135,13 @@ every="pread write fsync rename malloc"
     each "read write malloc" forge-solve -q -j 1 --hessian h.fts
 }
 
+@test "whichever call fails: forge-tune" {
+    each "$every" forge-tune -q -j 1 --steps 2 --batch 1 --tokens t.fts -o out.fts mini c.fts
+    each "$every" forge-tune -q -j 1 --steps 1 --batch 1 --tokens t.fts --gradients grad.fts -o out.fts mini c.fts
+    fail_stdin=c.fts
+    each "read write malloc" forge-tune -q -j 1 --steps 1 --batch 1 --tokens t.fts mini
+}
+
 @test "whichever call fails: forge-pack" {
     for layout in compressed-tensors awq gptq gptq_v2; do
         each "malloc" forge-pack -q -j 1 --layout $layout -o out.fts c1.fts
@@ -167,6 +174,7 @@ every="pread write fsync rename malloc"
 
 @test "whichever call fails: forge-generate" {
     each "pread write malloc" forge-generate -q -j 1 --raw --greedy --tokens 2 mini a
+    each "$every" forge-generate -q -j 1 --sequences 2 --tokens 3 -o out.fts mini
 }
 
 @test "whichever call fails: forge-ls" {
@@ -282,6 +290,8 @@ cut_anywhere() { # FILE COMMAND... with @ for the file that is cut
     cut_anywhere h1.fts forge-grid -q --hessian @ w1.fts
     cut_anywhere g1.fts forge-solve -q @
     cut_anywhere h1.fts forge-solve -q --hessian @ g1.fts
+    cut_anywhere c.fts forge-tune -q --steps 1 --batch 1 --tokens t.fts mini @
+    cut_anywhere t.fts forge-tune -q --steps 1 --batch 1 --tokens @ mini c.fts
     cut_anywhere c1.fts forge-pack -q --layout gptq @
     cut_anywhere hits.fts forge-prune -q --from experts --keep 4 @
     cut_anywhere map.fts forge-weights -q experts --expert-map @
@@ -296,7 +306,7 @@ cut_anywhere() { # FILE COMMAND... with @ for the file that is cut
         [ "$(wc -l <err)" -eq 1 ] || { echo "${*:2}:"; cat err; return 1; }
         [[ $(<err) == "$2: "* ]]
     }
-    heads='hooks tokens weights calib gradient hessian grid solve split pack prune'
+    heads='hooks tokens generate weights calib gradient hessian grid solve tune split pack prune'
     for tool in $heads; do
         early 64 "forge-$tool" --no-such-option
     done
@@ -306,6 +316,7 @@ cut_anywhere() { # FILE COMMAND... with @ for the file that is cut
     early 66 forge-tokens nowhere ids.jsonl
     early 66 forge-tokens mini nothing.jsonl
     early 66 forge-weights nowhere
+    early 66 forge-generate --sequences 1 nowhere
     early 66 forge-calib nowhere t.fts
     early 66 forge-calib mini nothing.fts
     early 66 forge-gradient nowhere t.fts
@@ -313,6 +324,7 @@ cut_anywhere() { # FILE COMMAND... with @ for the file that is cut
     early 66 forge-grid nothing.fts
     early 66 forge-grid --hessian nothing.fts w.fts
     early 66 forge-solve nothing.fts
+    early 66 forge-tune --tokens t.fts mini nothing.fts
     early 66 forge-split 'split-%.fts' nothing.fts
     early 66 forge-pack nothing.fts
     early 66 forge-prune --from nowhere --keep 4 hits.fts
@@ -333,6 +345,7 @@ cut_anywhere() { # FILE COMMAND... with @ for the file that is cut
         [ ! -s out ]
     }
     silent forge-tokens --ids nowhere
+    silent forge-generate nowhere text
     silent forge-pack --check nowhere
     silent forge-prune --check --from nowhere --keep 4
     silent forge-grid -o out.fts nothing.fts

@@ -181,7 +181,7 @@ EOF
     fails 78 "several sequences" forge-generate -q --sequences 2 qwen3_next
 }
 
-@test "disk full, reads and writes and memory that fail" {
+@test "the disk is full" {
     run --separate-stderr sh -c 'forge-tune --steps 1 --tokens t.fts llama c.fts >/dev/full'
     [ "$status" -eq 74 ]
     run --separate-stderr sh -c 'forge-tune --steps 1 --tokens t.fts --gradients /dev/full llama c.fts >/dev/null'
