@@ -213,6 +213,14 @@ END
     nothing_left
 }
 
+wait_for() { # FILE
+    for ((i = 0; i < 400; i++)); do
+        [ ! -e "$1" ] || return 0
+        sleep 0.05
+    done
+    return 1
+}
+
 @test "a signal ends the command there too" {
     cat >../fake/slow <<END
 #!/bin/bash
@@ -225,10 +233,7 @@ END
         export FORGE_LAUNCH
         rm -f ../fake/began ../fake/ended
         "$run" slow 3>&- &
-        for ((i = 0; i < 100; i++)); do
-            [ ! -e ../fake/began ] || break
-            sleep 0.05
-        done
+        wait_for ../fake/began
         sleep 0.2
         kill -TERM $!
         status=0
@@ -237,7 +242,7 @@ END
         if [ "$FORGE_LAUNCH" = srun ]; then
             grep -q stopped ../fake/log # srun ends what it started
         else
-            [ -e ../fake/ended ]
+            wait_for ../fake/ended # its last command may still run
         fi
         nothing_left
     done
