@@ -1,19 +1,20 @@
 #!/bin/bash
 # cluster_records.sh DIR: run the steps that bench/cluster.py wants on 8 cores, each alone
-# (8 to 10 minutes; 30 GB in DIR), and print its table of DeepSeek-V3: of a layer of its
+# (12 to 15 minutes; 30 GB in DIR), and print its table of DeepSeek-V3: of a layer of its
 # sizes with EXPERTS=32, each of which has as many tokens as there, in PARTS=16 parts of
-# SEQUENCES=128 x 512 tokens, and of one of Llama-7B's; in steps, and in one pipe.
+# SEQUENCES=128 x 512 tokens, and in 2, whose shares have the 16 experts of 16 nodes; and of
+# one of Llama-7B's; in steps, and in one pipe.
 #
 # Given again it goes on: runs that have ended, DIR/NAME.seconds, are not run again, and
 # want none of DIR but what DIR/records.tar has, which is written anew behind each run.
 #
-# In the environment: RUNS="v3-steps v3-pipe 7b-steps 7b-pipe" runs some of them;
+# In the environment: RUNS="v3-two v3-steps v3-pipe 7b-steps 7b-pipe" runs some of them;
 # CORES=8, other numbers of cores; SCALE=4 SIZE=1b, smaller layers, to try this.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=${BIN:-$PWD/bin}:$PATH
 dir=$1 cores=${CORES:-8} text=${TEXT:-examples/calib.jsonl}
-all="v3-steps v3-pipe 7b-steps 7b-pipe"
+all="v3-two v3-pipe v3-steps 7b-steps 7b-pipe"
 runs=${RUNS:-$all}
 
 say() { echo "cluster_records: $SECONDS s: $*"; }
@@ -63,8 +64,9 @@ keep() { # what the table wants
 mkdir -p "$dir"
 [ -d "$dir/whole" ] || python3 bench/v3_layer.py "$dir/whole" --config
 steps=(FORGE_RETRIES=0 FORGE_STEP_COST=20) # not one pipe; a cluster's shares
-record v3-steps "${PARTS:-16}" "${SEQUENCES:-128}" "${steps[@]}"
+record v3-two 2 "${SEQUENCES:-128}" "${steps[@]}"
 record v3-pipe 1 "${SEQUENCES:-128}"
+record v3-steps "${PARTS:-16}" "${SEQUENCES:-128}" "${steps[@]}"
 record 7b-steps 4 64 "${steps[@]}"
 record 7b-pipe 1 64
 of=()
