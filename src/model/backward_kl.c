@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/math/blas.h"
+#include "common/math/rounded.h"
 #include "common/math/threads.h"
 #include "model/backward.h"
 #include "model/backward_parts.h"
@@ -16,6 +17,8 @@ enum { LOGITS = 1 << 20, MOST_ROWS = 128 }; /* of a part */
 struct kl_head {
     struct model *m;
     float *norm, *w;         /* [H], [vocab, H] */
+    /* w and its transpose, where products are rounded, in place of w */
+    struct rounded_operand logits, back;
     struct buffer y, ry, gy; /* [n, H] */
     double *kl;              /* [kept] of each row */
     int64_t kept;
@@ -47,7 +50,14 @@ static int load(struct kl_head *k, struct err *e)
     if (rc >= 0)
         rc = k->w ? widen_cpu(NULL, DT_BF16, w, v * h, k->w, e) : e->code;
     free(w);
-    return rc;
+    if (rc < 0 || !rounded(MOST_ROWS))
+        return rc;
+    if (rounded_pack(&k->logits, k->w, true, 0, v, h, e) < 0 ||
+        rounded_pack(&k->back, k->w, false, 0, h, v, e) < 0)
+        return e->code;
+    free(k->w);
+    k->w = NULL;
+    return 0;
 }
 
 int kl_head_open(struct model *m, struct kl_head **out, struct err *e)
@@ -72,6 +82,8 @@ void kl_head_close(struct kl_head *k)
         return;
     free(k->norm);
     free(k->w);
+    rounded_release(&k->logits);
+    rounded_release(&k->back);
     free(k->kl);
     buffer_release(&k->y);
     buffer_release(&k->ry);
@@ -123,6 +135,25 @@ static double diverge(const float *p, float *q, float by, int64_t n)
     return kl;
 }
 
+/* y[n, v] = x[n, H] Wᵀ, or back: y[n, H] = x[n, v] W.  room: n times the larger of both
+ * elements. */
+static void multiply(const struct kl_head *k, bool back, const float *x,
+                     int64_t n, uint16_t *room, float *y)
+{
+    int64_t h = k->m->config.hidden_size, v = k->m->config.vocab_size;
+
+    if (k->w)
+        blas_sgemm(&(struct sgemm){ .tb = !back,
+                                    .m = n,
+                                    .n = back ? h : v,
+                                    .k = back ? v : h,
+                                    .a = x,
+                                    .b = k->w,
+                                    .c = y });
+    else
+        rounded_multiply(back ? &k->back : &k->logits, x, n, room, y);
+}
+
 static void run_part(const struct job *j, int64_t at, float *p)
 {
     const struct kl_head *k = j->k;
@@ -131,14 +162,10 @@ static void run_part(const struct job *j, int64_t at, float *p)
     int64_t n = j->n - at < j->part ? j->n - at : j->part;
     bool plain = c->logit_scale == 1 && c->logit_cap <= 0;
     float *q = p + n * v, *slope = plain ? NULL : q + n * v;
-    struct sgemm g = { .tb = true, .m = n, .n = v, .k = h, .b = k->w };
+    uint16_t *room = (uint16_t *)(void *)(p + 3 * n * v);
 
-    g.a = (float *)k->ry.p + at * h;
-    g.c = p;
-    blas_sgemm(&g);
-    g.a = (float *)k->y.p + at * h;
-    g.c = q;
-    blas_sgemm(&g);
+    multiply(k, false, (float *)k->ry.p + at * h, n, room, p);
+    multiply(k, false, (float *)k->y.p + at * h, n, room, q);
     if (!plain) {
         squash(c, p, NULL, n * v);
         squash(c, q, slope, n * v);
@@ -150,20 +177,20 @@ static void run_part(const struct job *j, int64_t at, float *p)
     }
     for (int64_t i = 0; slope && i < n * v; i++)
         q[i] *= slope[i];
-    blas_sgemm(&(struct sgemm){ .m = n,
-                                .n = h,
-                                .k = v,
-                                .a = q,
-                                .b = k->w,
-                                .c = (float *)k->gy.p + at * h });
+    multiply(k, true, q, n, room, (float *)k->gy.p + at * h);
 }
 
 static void run_parts(void *ctx, size_t begin, size_t end)
 {
     struct job *j = ctx;
-    size_t logits = (size_t)(j->part * j->k->m->config.vocab_size);
+    const struct model_config *c = &j->k->m->config;
+    size_t logits = (size_t)(j->part * c->vocab_size);
+    size_t rows = (size_t)(j->part * c->hidden_size);
     struct err e;
-    float *room = scratch_thread(3 * logits * sizeof(*room), &e);
+    float *room =
+        scratch_thread((3 * logits + (rows > logits ? rows : logits)) *
+                           sizeof(*room),
+                       &e);
 
     if (!room) {
         threads_error_add(&j->error, begin, &e);

@@ -1,5 +1,6 @@
 /* backward_weights.c - see backward_parts.h: gradients with respect to weights. */
 #include "common/math/blas.h"
+#include "common/math/rounded.h"
 #include "common/math/threads.h"
 #include "model/backward_parts.h"
 
@@ -45,6 +46,16 @@ int backward_weights(int64_t rows, int64_t out, int64_t in, const float *g,
 {
     struct job j = { rows, out, in, g, x, to };
 
+    if (rounded(rows))
+        return rounded_gemm(&(struct sgemm){ .ta = true,
+                                             .m = out,
+                                             .n = in,
+                                             .k = rows,
+                                             .a = g,
+                                             .b = x,
+                                             .beta = 1,
+                                             .c = to },
+                            e);
     if (blas_open(e) < 0)
         return e->code;
     threads_for((size_t)((out + OUTPUTS - 1) / OUTPUTS), 1, sum_outputs, &j);

@@ -4,14 +4,17 @@
 #include <stdio.h>
 
 #include "common/cli/tool.h"
+#include "common/math/rounded.h"
 #include "tune/tune.h"
+
+enum { DTYPE_BF16, DTYPE_F32 };
 
 struct settings {
     struct tool tool;
     struct opt_list tokens;
     const char *tokens_key, *gradients, *model;
     char *const *input; /* [inputs] */
-    int inputs;
+    int inputs, dtype;
     int64_t steps, batch, seed;
     double rate;
 };
@@ -27,7 +30,7 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_INT, 0, "batch", "N", "sequences of a step [8]", &s->batch, 1,
           BATCH_SEQUENCES, false },
         { OPT_FLOAT, 0, "rate", "X",
-          "how far a step moves, about, in steps of the grid [1.5 / hidden "
+          "how far a step moves, about, in steps of the grid [1 / hidden "
           "size]",
           &s->rate, 1e-6, 1, false },
         { OPT_INT, 0, "seed", "N", "seed of the order of sequences [0]",
@@ -35,6 +38,9 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_STR, 0, "tokens-key", "KEY",
           "refuse tokens with another settings key", &s->tokens_key, 0, 0,
           true },
+        { OPT_CHOICE, 0, "dtype", "bf16|f32",
+          "type that products' operands are rounded to [bf16]", &s->dtype, 0, 0,
+          false },
         { OPT_STR, 0, "gradients", "FILE",
           "also write the gradients of the first step, of all weights",
           &s->gradients, 0, 0, true },
@@ -54,6 +60,7 @@ static void parse(struct settings *s, int argc, char **argv)
     s->input = argv + i + 1;
     s->inputs = argc - i - 1;
     tool_apply(&s->tool);
+    rounded_set(s->dtype == DTYPE_BF16);
 }
 
 /* Codes of one input; path NULL: standard input. */

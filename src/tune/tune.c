@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/io/region.h"
 #include "model/backward.h"
 #include "tune/pass.h"
 
@@ -13,11 +12,11 @@ struct run {
     struct tune *t;
     struct pass *pass;
     struct kl_head *head;
-    struct region reference;  /* [tokens, H]: the original's last stream */
     int64_t *order;           /* [sequences]: of the round */
     int64_t *chosen, *length; /* [batch] of the step */
     int32_t *ids;             /* [rows] of the step */
-    float *ref, *g;           /* [rows, H] of the step */
+    float *ref, *g;           /* [rows, H] of the step: the original's last
+                               * stream, and the gradient */
     int64_t step;             /* from 0 */
 };
 
@@ -33,47 +32,35 @@ static size_t row_bytes(const struct run *r)
     return (size_t)model_config(r->t->m)->hidden_size * sizeof(float);
 }
 
-static float *reference_of(const struct run *r, int64_t sequence)
-{
-    return (float *)r->reference.p + r->t->sequences->start[sequence] *
-                                         model_config(r->t->m)->hidden_size;
-}
-
-/* Forward pass of n chosen sequences.  Their number of tokens, or an error. */
-static int64_t forward(struct run *r, int64_t n, const float **x, struct err *e)
+/* Forward pass of the chosen sequences.  Their number of tokens, or an error. */
+static int64_t forward(struct run *r, const float **x, struct err *e)
 {
     const struct tune_tokens *s = r->t->sequences;
     int64_t rows = 0;
 
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < r->t->batch; i++) {
         r->length[i] = length_of(r, r->chosen[i]);
         memcpy(r->ids + rows, s->ids + s->start[r->chosen[i]],
                (size_t)r->length[i] * sizeof(*s->ids));
         rows += r->length[i];
     }
-    return pass_forward(r->pass, r->ids, r->length, n, x, e) < 0 ? e->code :
-                                                                   rows;
+    return pass_forward(r->pass, r->ids, r->length, r->t->batch, x, e) < 0 ?
+               e->code :
+               rows;
 }
 
-/* The original model over all sequences. */
-static int fill_reference(struct run *r, struct err *e)
+/* The same of the original model, into r->ref. */
+static int forward_original(struct run *r, struct err *e)
 {
-    int64_t batch = r->t->batch, count = r->t->sequences->count;
+    const float *x;
+    int64_t rows;
 
     model_tune(r->t->m, NULL);
-    for (int64_t at = 0; at < count; at += batch) {
-        int64_t n = count - at < batch ? count - at : batch, rows;
-        const float *x;
-
-        for (int64_t i = 0; i < n; i++)
-            r->chosen[i] = at + i;
-        rows = forward(r, n, &x, e);
-        if (rows < 0)
-            return e->code;
-        memcpy(reference_of(r, at), x, (size_t)rows * row_bytes(r));
-        progress_step(r->t->progress, NULL, 0);
-    }
+    rows = forward(r, &x, e);
     model_tune(r->t->m, tuned_weights(r->t->codes));
+    if (rows < 0)
+        return e->code;
+    memcpy(r->ref, x, (size_t)rows * row_bytes(r));
     return 0;
 }
 
@@ -118,16 +105,14 @@ static int layer_done(void *ctx, int64_t layer, struct err *e)
 static int take_step(struct run *r, double *kl, struct err *e)
 {
     const float *x;
-    int64_t rows, at = 0;
+    int64_t rows;
 
     choose(r);
-    rows = forward(r, r->t->batch, &x, e);
+    if (forward_original(r, e) < 0)
+        return e->code;
+    rows = forward(r, &x, e);
     if (rows < 0)
         return e->code;
-    for (int64_t i = 0; i < r->t->batch; at += r->length[i++])
-        memcpy((char *)r->ref + (size_t)at * row_bytes(r),
-               reference_of(r, r->chosen[i]),
-               (size_t)r->length[i] * row_bytes(r));
     if (kl_head_run(r->head, r->ref, x, rows, 1 / (float)rows, r->g, kl, e) < 0)
         return e->code;
     *kl /= (double)rows;
@@ -168,8 +153,7 @@ static int open_run(struct run *r, struct err *e)
         t->batch = s->count;
     batch = (size_t)t->batch;
     rows = batch * (size_t)s->longest;
-    t->progress->total =
-        (uint64_t)(t->steps + (s->count + t->batch - 1) / t->batch);
+    t->progress->total = (uint64_t)t->steps;
     r->order = mem_zero(count, sizeof(*r->order), "tokens", e);
     r->chosen = mem_zero(batch, sizeof(*r->chosen), "tokens", e);
     r->length = mem_zero(batch, sizeof(*r->length), "tokens", e);
@@ -177,8 +161,6 @@ static int open_run(struct run *r, struct err *e)
     r->ref = mem_zero(rows, row_bytes(r), "gradients", e);
     r->g = mem_zero(rows, row_bytes(r), "gradients", e);
     if (!r->order || !r->chosen || !r->length || !r->ids || !r->ref || !r->g ||
-        region_reserve(&r->reference, (size_t)s->start[s->count] * row_bytes(r),
-                       e) < 0 ||
         pass_open(&r->pass, t->m, t->dir, (int64_t)rows, e) < 0 ||
         model_load_embedding(t->m, e) < 0)
         return e->code;
@@ -188,18 +170,13 @@ static int open_run(struct run *r, struct err *e)
 int tune_run(struct tune *t, struct err *e)
 {
     struct run r = { .t = t };
-    int rc;
+    int rc = open_run(&r, e);
 
-    region_init(&r.reference, t->dir);
-    rc = open_run(&r, e);
-    if (rc >= 0)
-        rc = fill_reference(&r, e);
     if (rc >= 0)
         rc = take_steps(&r, e);
     model_tune(t->m, NULL);
     kl_head_close(r.head);
     pass_close(r.pass);
-    region_release(&r.reference);
     free(r.order);
     free(r.chosen);
     free(r.length);
