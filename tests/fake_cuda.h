@@ -66,6 +66,11 @@ int fake_gate_heads(struct cuda_context *c, const struct forward_gate_heads *a,
                     struct err *e);
 int fake_recur(struct cuda_context *c, const struct forward_recur *a,
                struct err *e);
+/* Whether bf16 weights are row-major, not in product_pack()'s form. */
+bool fake_is_tuned(const void *w);
+struct backward_divergence;
+int fake_divergence(struct cuda_context *c, const struct backward_divergence *a,
+                    struct err *e);
 /* forward_table.gather(), scatter(). */
 int fake_gather(struct cuda_context *c, const struct forward_rows *r, void *to,
                 const void *from, struct err *e);

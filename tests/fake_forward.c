@@ -173,6 +173,25 @@ static int fake_norm(struct cuda_context *c, const struct forward_norm *a,
                            e);
 }
 
+/* *copy: of weights that fake_is_tuned(), packed; else NULL. */
+static int pack_tuned(const struct model *m, struct loaded *l, void **copy,
+                      struct err *e)
+{
+    size_t n = bytes_of(m->dtype, l->of.rows, l->of.cols);
+
+    *copy = NULL;
+    if (m->dtype != DT_BF16 || !l->w || !fake_is_tuned(l->w))
+        return 0;
+    *copy = mem_pages(n, "fake", e);
+    if (!*copy)
+        return e->code;
+    memcpy(*copy, l->w, n);
+    if (product_pack(m, l->of.rows, l->of.cols, copy, e) < 0)
+        return e->code;
+    l->w = *copy;
+    return 0;
+}
+
 static int fake_product(struct cuda_context *c, const struct forward_product *a,
                         struct err *e)
 {
@@ -192,6 +211,9 @@ static int fake_product(struct cuda_context *c, const struct forward_product *a,
                          .out = a->out,
                          .add = a->add };
 
+    void *copy[2] = { NULL, NULL };
+    int rc;
+
     (void)c;
     if (fake_must_own(a->x, bytes_of(a->dtype, a->rows, a->depth), "product",
                       e) < 0 ||
@@ -205,7 +227,13 @@ static int fake_product(struct cuda_context *c, const struct forward_product *a,
     second.w = (void *)(uintptr_t)a->second;
     second.q = a->second_codes ? a->second_codes->w : NULL;
     second.bias = (float *)(uintptr_t)a->second_bias;
-    return product_run(&p, e);
+    rc = pack_tuned(&m, &first, &copy[0], e) < 0 ||
+                 pack_tuned(&m, &second, &copy[1], e) < 0 ?
+             e->code :
+             product_run(&p, e);
+    free(copy[0]);
+    free(copy[1]);
+    return rc;
 }
 
 static int fake_pair(struct cuda_context *c, const struct forward_pair *a,

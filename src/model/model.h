@@ -80,17 +80,20 @@ void model_list_kv_b(struct model *m);
 /* Weights that are being tuned. */
 struct tuning {
     void *ctx;
-    /* *w [rows, cols], f32, malloced: the weights of a linear.  1; 0: it is not tuned,
-     * and the checkpoint's are used; errors.  From any thread. */
+    /* *w [rows, cols], f32, malloced: the weights of a linear on the host.  1; 0: it is
+     * not tuned, and the checkpoint's are used; errors.  From any thread. */
     int (*weights)(void *ctx, const char *module, int64_t rows, int64_t cols,
                    float **w, struct err *e);
-    /* *g [rows, cols]: to which the backward pass adds the gradient with respect to
-     * them; NULL: it is not tuned. */
+    /* The same on a device: elements in its memory, which stay there, or NULL.  From any
+     * thread. */
+    const void *(*there)(void *ctx, const char *module);
+    /* *g [rows, cols], where layers run: to which the backward pass adds the gradient
+     * with respect to them; NULL: it is not tuned. */
     int (*gradient)(void *ctx, const char *module, int64_t rows, int64_t cols,
                     float **g, struct err *e);
 };
-/* From now on use the tuned weights in forward and backward passes, which run on the
- * host in f32; NULL: those of the checkpoint. */
+/* From now on use the tuned weights in forward and backward passes, which on the host
+ * run in f32; NULL: those of the checkpoint. */
 void model_tune(struct model *m, const struct tuning *t);
 
 struct forward_table; /* model/forward_table.h */

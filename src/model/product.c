@@ -123,6 +123,11 @@ int loaded_place(struct model *m, struct loaded *l, struct err *e)
         return product_pack(m, l->of.rows, l->of.cols, &l->w, e);
     if (l->placed)
         return 0;
+    if (l->borrowed) {
+        l->placed = m;
+        return model_place(m, (void **)&l->bias,
+                           (size_t)l->of.rows * sizeof(*l->bias), e);
+    }
     l->w = NULL;
     if (l->words.codes)
         rc = m->on->linear(m->context, &l->words.of, &l->on_device, e);

@@ -5,6 +5,8 @@
 
 #include "common/cli/tool.h"
 #include "common/math/rounded.h"
+#include "device/device.h"
+#include "model/backward.h"
 #include "tune/tune.h"
 
 enum { DTYPE_BF16, DTYPE_F32 };
@@ -15,6 +17,7 @@ struct settings {
     const char *tokens_key, *gradients, *model;
     char *const *input; /* [inputs] */
     int inputs, dtype;
+    struct device_choice device;
     int64_t steps, batch, seed;
     double rate;
 };
@@ -44,6 +47,7 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_STR, 0, "gradients", "FILE",
           "also write the gradients of the first step, of all weights",
           &s->gradients, 0, 0, true },
+        DEVICE_OPTIONS(&s->device),
         TOOL_COMMON(&s->tool),
         TOOL_STREAM(&s->tool),
         TOOL_END,
@@ -80,12 +84,29 @@ static int read_codes(const struct settings *s, struct tune *t,
     return rc;
 }
 
+/* On a device if there is one, else on the host in f32. */
+static int open_model(const struct settings *s, struct tune *t, struct err *e)
+{
+    enum dtype there = s->dtype == DTYPE_BF16 ? DT_BF16 : DT_F32;
+
+    if (device_open(&s->device, &forward_plugin, e) < 0)
+        return e->code;
+    if (device_gpu()) {
+        if (model_open(&t->m, s->model, there, e) < 0 ||
+            backward_use_device(t->m, e) < 0)
+            return e->code;
+        if (model_on_device(t->m))
+            return 0;
+        model_close(t->m);
+    }
+    return model_open(&t->m, s->model, DT_F32, e);
+}
+
 /* All that can be refused is read before the first pass. */
 static int open_all(const struct settings *s, struct tune *t,
                     struct stream_writer *out, struct err *e)
 {
-    if (model_open(&t->m, s->model, DT_F32, e) < 0 ||
-        tuned_open(&t->codes, e) < 0)
+    if (open_model(s, t, e) < 0 || tuned_open(&t->codes, t->m, e) < 0)
         return e->code;
     for (int i = 0; i < s->tokens.count; i++)
         if (tune_tokens_read(t->sequences, s->tokens.item[i],

@@ -70,6 +70,28 @@ EOF
     done
 }
 
+# tests/fake_cuda.c: a device whose memory is apart, and whose operations are the CPU's
+@test "on a device, in f32 and in bf16: gradients, and codes that are tuned" {
+    mkdir gpu
+    cp "$(dirname "$(command -v mkstream)")/forge-cuda.so" "$(command -v forge-tune)" gpu
+    for kind in llama llama-biases qwen3 gemma2 phi3 granite deepseek_v3 qwen2_moe mixtral gpt_oss llama4; do
+        solved $kind codes
+        gpu/forge-tune -q --device cuda --dtype f32 --steps 1 --batch 4 --gradients g.fts --tokens t.fts $kind codes >out
+        python3 "$PY" $kind t.fts codes g.fts 1e-4
+    done
+    for kind in llama deepseek_v3; do
+        solved $kind codes
+        forge-tune -q --device cpu --dtype f32 --steps 10 --rate 0.1 --batch 4 --tokens t.fts $kind codes >cpu
+        gpu/forge-tune -q --device cuda --dtype f32 --steps 10 --rate 0.1 --batch 4 --tokens t.fts $kind codes >f32
+        gpu/forge-tune -q --device cuda --steps 10 --rate 0.1 --batch 4 --tokens t.fts $kind codes >bf16
+        moved=$(python3 "$PY" steps codes cpu)
+        echo "$moved moved; other codes: $(python3 "$PY" steps cpu f32), $(python3 "$PY" steps cpu bf16)"
+        [ "$moved" -gt 100 ]
+        [ "$(python3 "$PY" steps cpu f32)" -lt $((moved / 50)) ]
+        [ "$(python3 "$PY" steps cpu bf16)" -lt $((moved / 2)) ]
+    done
+}
+
 @test "the KL falls, on other tokens, too" {
     local model=$BATS_TEST_DIRNAME/../../examples/llama-4m text=$BATS_TEST_DIRNAME/../../examples
     forge-tokens -q -n 64 -t 64 "$model" "$text/calib.jsonl" -o some
