@@ -454,15 +454,46 @@ static int attend_heads(struct forward_attend a, struct err *e)
     return rc;
 }
 
+static struct forward_heads behind(const struct forward_attend *a,
+                                   struct forward_heads h, int64_t rows)
+{
+    h.p = h.p ? (const char *)h.p + bytes_of(a->dtype, rows, h.row) : NULL;
+    return h;
+}
+
+/* Sequences that go on and whose keys lie apart, one after the other.  fake_turn() has
+ * left a tail as it was. */
+static int attend_each(const struct forward_attend *a, struct err *e)
+{
+    for (int64_t i = 0; i < a->n_sequences; i++) {
+        int64_t at = a->first[i], first[2] = { 0, a->first[i + 1] - at };
+        struct forward_attend w = *a;
+
+        w.n_sequences = 1;
+        w.first = first;
+        w.rows = first[1];
+        w.turned = !a->tail.p;
+        w.q = behind(a, a->q, at);
+        w.k = behind(a, a->k, i * a->each);
+        w.v = behind(a, a->v, i * a->each);
+        w.tail = behind(a, a->tail, i * a->each);
+        w.out = (char *)a->out + bytes_of(a->dtype, at, a->n_heads * a->v_dim);
+        if (attend_heads(w, e) < 0)
+            return e->code;
+    }
+    return 0;
+}
+
 static int fake_attend(struct cuda_context *c, const struct forward_attend *a,
                        struct err *e)
 {
-    int64_t longest = a->past + a->rows, all = longest;
+    int64_t all = a->each ? a->n_sequences * a->each : a->past + a->rows;
+    int64_t longest = 0;
 
     (void)c;
-    for (int64_t i = 0; i < a->n_sequences && !a->past; i++)
-        if (!i || a->first[i + 1] - a->first[i] > longest)
-            longest = a->first[i + 1] - a->first[i];
+    for (int64_t i = 0; i < a->n_sequences; i++)
+        if (a->past + a->first[i + 1] - a->first[i] > longest)
+            longest = a->past + a->first[i + 1] - a->first[i];
     if (fake_must_own(a->q.p, bytes_of(a->dtype, a->rows, a->q.row), "attend",
                       e) < 0 ||
         fake_must_own(a->k.p, bytes_of(a->dtype, all - 1, a->k.row), "attend",
@@ -481,7 +512,7 @@ static int fake_attend(struct cuda_context *c, const struct forward_attend *a,
         return e->code;
     if (a->growth)
         grow(a);
-    return attend_heads(*a, e);
+    return a->each ? attend_each(a, e) : attend_heads(*a, e);
 }
 
 static int fake_gate(struct cuda_context *c, const struct forward_gate *a,

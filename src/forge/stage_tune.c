@@ -6,7 +6,7 @@
 int stage_own(struct stage *s, struct err *e)
 {
     (void)e;
-    command_add(stage_tool(s, "forge-generate"), "--sequences",
+    command_add(stage_device_tool(s, "forge-generate"), "--sequences",
                 number_word(s->counts[1], TUNE_BATCH * s->j.tune),
                 "--tokens", number_word(s->counts[2], s->j.seqlen), "--key",
                 s->j.ukey, "-o", stage_path(s->path[0], s->U, "own.fts"),
@@ -16,7 +16,7 @@ int stage_own(struct stage *s, struct err *e)
 
 int stage_tune(struct stage *s, struct err *e)
 {
-    struct command *c = stage_tool(s, "forge-tune");
+    struct command *c = stage_device_tool(s, "forge-tune");
 
     (void)e;
     command_add(c, "--steps", number_word(s->counts[1], s->j.tune), "--batch",

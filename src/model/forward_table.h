@@ -19,7 +19,7 @@
 #include "forge_w4a16.h"
 
 #define FORWARD_TABLE "forge_forward_table"
-enum { FORWARD_TABLE_VERSION = 9 };
+enum { FORWARD_TABLE_VERSION = 10 };
 
 /* RMS norm: out[rows, n] = w * x / rms(x) for rows of n elements, leading
  * dimension ld. */
@@ -121,8 +121,10 @@ struct forward_attend {
     int64_t rows, n_sequences;
     const int64_t *first; /* the host's, [n_sequences + 1]: first row of each
                            * sequence */
-    int64_t past; /* a single sequence goes on behind so many rows of k, v and
-                   * tail, which earlier calls have rotated; q begins there */
+    int64_t past; /* sequences go on behind so many rows of k, v and tail, which
+                   * earlier calls have rotated; q begins there */
+    int64_t each; /* rows of k, v and tail that a sequence has, from i * each on,
+                   * turned; 0: they are the batch's, and only one goes on */
     int64_t n_heads, n_kv_heads, head_dim, v_dim;
     int64_t window;      /* the query at position p sees keys p - window + 1..p;
                      * 0: 0..p */
@@ -137,9 +139,8 @@ struct forward_attend {
     bool pairs;      /* RoPE rotates (2i, 2i+1) instead of (i, i + rotary/2) */
     const float *cs; /* [positions, rotary]: cosines, then sines; not read
                       * where rotary is 0 */
-    bool
-        turned; /* keys are normalized and rotated already; k_norm is NULL, and so
-                  * is tail.p */
+    bool turned; /* keys, or their tail, are normalized and rotated already; k_norm
+                  * is NULL */
     struct forward_heads q, k, v; /* q.p may be overwritten, and k.p if
                                    * tail.p is NULL and not turned */
     struct forward_heads tail;    /* latent attention: the last tail_dim dims
@@ -294,7 +295,8 @@ struct forward_table {
     int (*attend)(struct cuda_context *c, const struct forward_attend *a,
                   struct err *e);
     /* What attend() does to keys in front of attention, in place: norm and RoPE of
-     * a->k.  Nothing else of a is read but the batch and the sizes. */
+     * a->k, or of a->tail, which have the rows of the batch alone.  Nothing else of a is
+     * read but the batch and the sizes. */
     int (*turn)(struct cuda_context *c, const struct forward_attend *a,
                 struct err *e);
     int (*gate_heads)(struct cuda_context *c,

@@ -274,8 +274,8 @@ MUST_CHECK int device_attend(struct layer *l, const struct state *s, void *out,
                              struct err *e);
 
 /* KV cache.  Per layer keys and values, [n_kv_heads, sequences * blocks] blocks of
- * ATTEND_KEYS keys each, zero beyond `length`; on a device [tokens] rows of m->key
- * and m->value. */
+ * ATTEND_KEYS keys each, zero beyond `length`; on a device [sequences, tokens] rows of
+ * m->key and m->value. */
 struct kv_cache {
     const struct model *m;
     int64_t tokens, length; /* of a sequence: capacity; number of tokens */
