@@ -113,7 +113,8 @@ static int fake_gates(struct cuda_context *c, const float *in, const float *w,
                backward_cpu.gates(c, in, w, rows, n, weight, e);
 }
 
-static int fake_attend(struct cuda_context *c, const struct backward_attend *a,
+static int fake_attend_back(struct cuda_context *c,
+                            const struct backward_attend *a,
                        struct err *e)
 {
     return OWN("attend back", { a->q, a->rows * a->n_heads * a->head_dim },
@@ -161,7 +162,7 @@ const struct backward_table forge_backward_table = {
     .weights = fake_weights,
     .mlp = fake_mlp,
     .gates = fake_gates,
-    .attend = fake_attend,
+    .attend = fake_attend_back,
     .latent = fake_latent,
     .head = fake_head,
     .divergence = fake_divergence,

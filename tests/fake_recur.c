@@ -1,24 +1,11 @@
 /* fake_recur.c - of the fake plug-in's forward pass linear attention, the gates of
  * attention's heads, and what several residual streams need: the CPU's. */
 #include "common/math/dtype.h"
-#include "fake_cuda.h"
+#include "fake_model.h"
 #include "model/altup.h"
 #include "model/delta.h"
 #include "model/internal.h"
 #include "model/mamba.h"
-
-static struct model host_model(enum dtype t)
-{
-    return (struct model){ .dtype = t,
-                           .bf16 = t == DT_BF16,
-                           .size = t == DT_BF16 ? 2 : 4,
-                           .k = kernels_best() };
-}
-
-static size_t bytes_of(enum dtype t, int64_t rows, int64_t n)
-{
-    return (size_t)(rows * n) * (t == DT_BF16 ? 2 : 4);
-}
 
 int fake_gate_heads(struct cuda_context *c, const struct forward_gate_heads *a,
                     struct err *e)

@@ -2,22 +2,42 @@
  * plug-in: plain loops on memory that must be the device's. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/math/quant.h"
 #include "fake_cuda.h"
 #include "model/backward_table.h"
+#include "model/internal.h"
 #include "tune/tune_table.h"
 
 /* Weights that values() made, row-major: fake_product() packs them. */
 static const void *made[256];
 static size_t made_count;
 
-bool fake_is_tuned(const void *w)
+static bool is_tuned(const void *w)
 {
     for (size_t i = 0; i < made_count; i++)
         if (made[i] == w)
             return true;
     return false;
+}
+
+int fake_pack_tuned(const struct model *m, struct loaded *l, void **copy,
+                      struct err *e)
+{
+    size_t n = (size_t)(l->of.rows * l->of.cols) * m->size;
+
+    *copy = NULL;
+    if (m->dtype != DT_BF16 || !l->w || !is_tuned(l->w))
+        return 0;
+    *copy = mem_pages(n, "fake", e);
+    if (!*copy)
+        return e->code;
+    memcpy(*copy, l->w, n);
+    if (product_pack(m, l->of.rows, l->of.cols, copy, e) < 0)
+        return e->code;
+    l->w = *copy;
+    return 0;
 }
 
 static size_t numbers(const struct tune_module *m)
@@ -53,7 +73,7 @@ static int fake_values(struct cuda_context *c, const struct tune_module *m,
     (void)c;
     if (own(m, e) < 0)
         return e->code;
-    if (!fake_is_tuned(m->w)) {
+    if (!is_tuned(m->w)) {
         if (made_count == ARRAY_LEN(made))
             return err_set(e, E_BUG, "the fake plug-in tunes 256 linears");
         made[made_count++] = m->w;

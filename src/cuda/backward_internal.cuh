@@ -37,6 +37,10 @@ struct backward_product {
 int backward_multiply(struct cuda_context *c, const struct backward_product &p,
                       struct err *e);
 
+int backward_narrow(struct cuda_context *c, enum dtype t, const float *x,
+                    int64_t n, void *to, struct err *e);
+int backward_weights(struct cuda_context *c, const struct backward_weights *a,
+                     struct err *e);
 int backward_attend(struct cuda_context *c, const struct backward_attend *a,
                     struct err *e);
 int backward_head(struct cuda_context *c, const struct backward_head *a,

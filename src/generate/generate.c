@@ -271,6 +271,18 @@ int generator_append(struct generator *g, const int32_t *ids, int64_t n,
     return find_logits(g, logits, e);
 }
 
+int generator_draw_each(struct generator *g, int32_t *ids,
+                        const double *uniform, const int32_t *banned,
+                        int64_t bans, struct err *e)
+{
+    int64_t n = g->sequences;
+
+    return run_chunk(g, ids, 1, e) < 0 ||
+                   head_norm(g->head, g->state.x, n, g->normed, e) < 0 ?
+               e->code :
+               head_draw(g->head, g->normed, n, uniform, banned, bans, ids, e);
+}
+
 int generator_append_each(struct generator *g, const int32_t *ids,
                           const float **logits, struct err *e)
 {

@@ -37,5 +37,9 @@ MUST_CHECK int generator_begin_several(struct generator *g, int64_t sequences,
                                        int64_t tokens, struct err *e);
 MUST_CHECK int generator_append_each(struct generator *g, const int32_t *ids,
                                      const float **logits, struct err *e);
+/* On a device: the same, and draw a token of each, in place of ids, as head_draw(). */
+MUST_CHECK int generator_draw_each(struct generator *g, int32_t *ids,
+                                   const double *uniform, const int32_t *banned,
+                                   int64_t bans, struct err *e);
 
 #endif

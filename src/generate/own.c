@@ -16,6 +16,7 @@ struct draw {
                                * at: position of the token */
     float *logits;            /* [sequences, vocab]; become probabilities */
     int32_t *ids;             /* [sequences] */
+    double *uniform;          /* [sequences], on a device */
 };
 
 /* Uniform in [0, 1), 53 bits. */
@@ -70,6 +71,25 @@ static void begin(struct draw *d, int64_t n)
                         (int32_t)(uniform(d, (size_t)i) * (double)d->vocab);
 }
 
+/* The next tokens of n sequences, in place of theirs. */
+static int draw_next(struct draw *d, int64_t n, struct err *e)
+{
+    const struct generate_settings *s = d->o->settings;
+    const float *logits;
+
+    if (generator_on_device(d->o->g)) {
+        for (int64_t i = 0; i < n; i++)
+            d->uniform[i] = uniform(d, (size_t)i);
+        return generator_draw_each(d->o->g, d->ids, d->uniform, s->stop,
+                                   s->stops, e);
+    }
+    if (generator_append_each(d->o->g, d->ids, &logits, e) < 0)
+        return e->code;
+    d->logits = (float *)(uintptr_t)logits;
+    threads_for((size_t)n, 1, draw_some, d);
+    return 0;
+}
+
 /* Sequences first..first+n-1, which are begun, into all[n, tokens]. */
 static int write_some(const struct own *o, int64_t first, int64_t n,
                       int32_t *ids, int32_t *all, struct err *e)
@@ -78,19 +98,18 @@ static int write_some(const struct own *o, int64_t first, int64_t n,
                       .first = first,
                       .vocab = generator_config(o->g)->vocab_size,
                       .ids = ids };
+    double room[GENERATE_TOGETHER];
+
+    d.uniform = room;
 
     begin(&d, n);
     while (true) {
-        const float *logits;
-
         for (int64_t i = 0; i < n; i++)
             all[i * o->tokens + d.at] = ids[i];
         if (++d.at == o->tokens)
             return 0;
-        if (generator_append_each(o->g, ids, &logits, e) < 0)
+        if (draw_next(&d, n, e) < 0)
             return e->code;
-        d.logits = (float *)(uintptr_t)logits;
-        threads_for((size_t)n, 1, draw_some, &d);
     }
 }
 

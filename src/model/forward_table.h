@@ -87,6 +87,19 @@ struct forward_sums {
     int64_t ld;
 };
 
+/* A token for each row of `of`, whose y is not used, drawn from softmax(z): z = scale y,
+ * or with a cap cap tanh(scale y / cap), without the banned tokens.  The host's: uniform
+ * [rows], in 0..1, banned, and ids [rows], the first token where the sum of the
+ * probabilities is larger than uniform; -1: a logit is not finite. */
+struct forward_draw {
+    struct forward_sums of;
+    float scale, cap;
+    const double *uniform;
+    const int32_t *banned;
+    int64_t bans;
+    int32_t *ids;
+};
+
 /* The experts of `rows` tokens, by the logits x W^T + shift in f32, as
  * route_token() chooses them: equal logits give the CPU's bits. */
 struct forward_route {
@@ -289,6 +302,8 @@ struct forward_table {
     int (*product)(struct cuda_context *c, const struct forward_product *a,
                    struct err *e);
     int (*sums)(struct cuda_context *c, const struct forward_sums *a,
+                struct err *e);
+    int (*draw)(struct cuda_context *c, const struct forward_draw *a,
                 struct err *e);
     int (*route)(struct cuda_context *c, const struct forward_route *a,
                  struct err *e);

@@ -294,6 +294,12 @@ void head_release(struct head *h); /* NULL is allowed */
 /* out[n, H] = final norm of x[n, model_row()]; elements.  out may be x. */
 MUST_CHECK int head_norm(const struct head *h, const void *x, int64_t n,
                          void *out, struct err *e);
+/* On a device: ids[n], the host's: tokens drawn by uniform[n], in 0..1, as struct
+ * forward_draw says, without the banned.  E_DATA: a logit is not finite; E_CONFIG: the
+ * vocabulary is too large. */
+MUST_CHECK int head_draw(const struct head *h, const void *normed, int64_t n,
+                         const double *uniform, const int32_t *banned,
+                         int64_t bans, int32_t *ids, struct err *e);
 /* logits[n, ld], f32, the host's: logits of vocabulary entries v0..v0+nv-1 for
  * normed[n, H].  v0 is a multiple of GEMM_COLS (bf16_gemm.h).  Fast from some
  * hundred rows on, and with nv = vocab_size or blocks of some thousand. */
