@@ -114,8 +114,7 @@ static int fake_gates(struct cuda_context *c, const float *in, const float *w,
 }
 
 static int fake_attend_back(struct cuda_context *c,
-                            const struct backward_attend *a,
-                       struct err *e)
+                            const struct backward_attend *a, struct err *e)
 {
     return OWN("attend back", { a->q, a->rows * a->n_heads * a->head_dim },
                { a->k, a->rows * a->n_kv_heads * a->head_dim },

@@ -6,7 +6,7 @@
 #include "fake_model.h"
 
 int fake_sums(struct cuda_context *c, const struct forward_sums *a,
-                     struct err *e)
+              struct err *e)
 {
     struct model m = host_model(a->dtype);
 

@@ -23,7 +23,7 @@ static bool is_tuned(const void *w)
 }
 
 int fake_pack_tuned(const struct model *m, struct loaded *l, void **copy,
-                      struct err *e)
+                    struct err *e)
 {
     size_t n = (size_t)(l->of.rows * l->of.cols) * m->size;
 
@@ -63,8 +63,8 @@ static struct qgrid grid_at(const struct tune_module *m, int64_t i)
     int64_t groups =
         (int64_t)quant_groups((uint64_t)m->cols, (uint64_t)m->group);
 
-    return quant_grid(
-        m->meta[i / m->cols * groups + i % m->cols / m->group], m->scale_dtype);
+    return quant_grid(m->meta[i / m->cols * groups + i % m->cols / m->group],
+                      m->scale_dtype);
 }
 
 static int fake_values(struct cuda_context *c, const struct tune_module *m,

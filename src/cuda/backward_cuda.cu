@@ -554,8 +554,9 @@ static int backward_latent(struct cuda_context *c,
 
 extern "C" __attribute__((visibility("default")))
 const struct backward_table forge_backward_table = {
-    BACKWARD_TABLE_VERSION, forward_pinned,   backward_widen,  backward_narrow,
-    backward_scale,         backward_squares, backward_linear, backward_norm,
-    backward_weights,       backward_mlp,     backward_gates,  backward_attend,
-    backward_latent,        backward_head,    backward_divergence,
+    BACKWARD_TABLE_VERSION, forward_pinned, backward_widen,
+    backward_narrow,        backward_scale, backward_squares,
+    backward_linear,        backward_norm,  backward_weights,
+    backward_mlp,           backward_gates, backward_attend,
+    backward_latent,        backward_head,  backward_divergence,
 };

@@ -3,7 +3,7 @@
  * that each is computed once. */
 #include "cuda/backward_internal.cuh"
 
-enum { THREADS = 512, LOGITS = 64 << 20 }; /* numbers of a part, of p or of q */
+enum { THREADS = 512 };
 
 struct logits {
     float *p, *q; /* [rows, vocab]: products W y */
@@ -109,9 +109,8 @@ int backward_divergence(struct cuda_context *c,
                         const struct backward_divergence *a, struct err *e)
 {
     struct device_buffer *work = &backward_state()->work;
-    int64_t part = LOGITS / a->vocab;
-    struct logits l = { NULL,   NULL,  NULL,     a->vocab,
-                        a->by, a->scale, a->cap };
+    int64_t part = TUNE_LOGITS / a->vocab;
+    struct logits l = { NULL, NULL, NULL, a->vocab, a->by, a->scale, a->cap };
     int rc;
 
     *a->kl = 0;

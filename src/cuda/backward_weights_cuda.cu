@@ -2,8 +2,8 @@
 #include "cuda/backward_internal.cuh"
 
 /* to[out, in] += gᵀ x; g and x are rounded to bf16. */
-static int add_rounded(struct cuda_context *c,
-                       const struct backward_weights *a, struct err *e)
+static int add_rounded(struct cuda_context *c, const struct backward_weights *a,
+                       struct err *e)
 {
     struct backward_state *s = backward_state();
     int64_t ng = a->rows * a->out, nx = a->rows * a->in;

@@ -76,8 +76,8 @@ static __global__ void __launch_bounds__(THREADS)
         chosen = find_tile(tile, tiles, j.uniform[blockIdx.x], &left);
     __syncthreads();
     id = chosen * THREADS + me;
-    some[me] = id < j.vocab && isfinite(y[id]) ? expf(logit(j, y[id]) - most) :
-                                                 0;
+    some[me] =
+        id < j.vocab && isfinite(y[id]) ? expf(logit(j, y[id]) - most) : 0;
     __syncthreads();
     if (me)
         return;

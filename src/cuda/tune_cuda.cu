@@ -58,8 +58,8 @@ static __global__ void __launch_bounds__(ROW)
     {
         uint32_t meta = meta_at(j, i);
         float g = __fmul_rn(j.m.g[i], scale_of(j, meta));
-        float first = __fadd_rn(__fmul_rn(BETA1, j.m.first[i]),
-                                __fmul_rn(1 - BETA1, g));
+        float first =
+            __fadd_rn(__fmul_rn(BETA1, j.m.first[i]), __fmul_rn(1 - BETA1, g));
         float second = __fadd_rn(__fmul_rn(BETA2, j.m.second[i]),
                                  __fmul_rn(__fmul_rn(1 - BETA2, g), g));
 
@@ -74,8 +74,7 @@ static int job_of(struct cuda_context *c, const struct tune_module *m,
                   struct job *j, struct err *e)
 {
     j->m = *m;
-    j->groups =
-        (int64_t)quant_groups((uint64_t)m->cols, (uint64_t)m->group);
+    j->groups = (int64_t)quant_groups((uint64_t)m->cols, (uint64_t)m->group);
     return context_scales(c, m->scale_dtype, &j->scales, e);
 }
 
@@ -96,8 +95,8 @@ static int run_step(struct cuda_context *c, const struct job &j, float rate,
 {
     int64_t n = j.m.rows * j.m.cols;
 
-    step_kernel<T><<<blocks_for(n), ROW, 0, c->stream>>>(j, n, rate, back[0],
-                                                         back[1]);
+    step_kernel<T>
+        <<<blocks_for(n), ROW, 0, c->stream>>>(j, n, rate, back[0], back[1]);
     LAUNCHED();
     return 0;
 }

@@ -402,8 +402,7 @@ void room_print(const struct request *r, const struct room *room)
                size_text(a, room->gradient),
                size_text(b, room->gradient_states));
     if (j->tune)
-        printf("tuning       behind that, about %s of memory, on the CPU; of "
-               "work %s\n",
+        printf("tuning       behind that, about %s of memory; of work %s\n",
                size_text(a, room->tune), size_text(b, room->tune_files));
     if (j->method == METHOD_GPTQ && strcmp(j->device, "cpu") != 0)
         gpu_room_print(r);

@@ -7,10 +7,10 @@ int stage_own(struct stage *s, struct err *e)
 {
     (void)e;
     command_add(stage_device_tool(s, "forge-generate"), "--sequences",
-                number_word(s->counts[1], TUNE_BATCH * s->j.tune),
-                "--tokens", number_word(s->counts[2], s->j.seqlen), "--key",
-                s->j.ukey, "-o", stage_path(s->path[0], s->U, "own.fts"),
-                s->j.model, NULL);
+                number_word(s->counts[1], TUNE_BATCH * s->j.tune), "--tokens",
+                number_word(s->counts[2], s->j.seqlen), "--key", s->j.ukey,
+                "-o", stage_path(s->path[0], s->U, "own.fts"), s->j.model,
+                NULL);
     return 0;
 }
 

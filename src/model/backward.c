@@ -11,14 +11,14 @@
 
 /* ---- the device ---- */
 
-static int use(struct model *m, struct cuda_context *c, struct err *e)
+static int use(struct model *m, struct cuda_context *c, const char *what,
+               double need, struct err *e)
 {
     struct plugin_table t = { BACKWARD_TABLE, BACKWARD_TABLE_VERSION, NULL };
     const struct forward_table *on = forward_functions();
 
     if (model_check_lacks(m, 0, e) < 0 || plugin_load(&t, NULL, e) < 0 ||
-        device_fits(on, c, "gradients of a layer take",
-                    gradient_device_bytes(&m->config, m->size), e) < 0)
+        device_fits(on, c, what, need, e) < 0)
         return e->code;
     m->on = on;
     m->context = c;
@@ -26,10 +26,11 @@ static int use(struct model *m, struct cuda_context *c, struct err *e)
     return 0;
 }
 
-int backward_use_device(struct model *m, struct err *e)
+int backward_use_device(struct model *m, const char *what, double need,
+                        struct err *e)
 {
     struct cuda_context *c = device_gpu();
-    int rc = c ? use(m, c, e) : 0;
+    int rc = c ? use(m, c, what, need, e) : 0;
 
     return rc < 0 && device_declined(&rc, e) ? 0 : rc;
 }

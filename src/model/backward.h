@@ -15,9 +15,10 @@
 #include "model/model.h"
 
 /* Before anything is loaded: run layers and their backward pass on the device
- * that device_open() opened, if there is one and gradient_device_bytes() fit,
- * or device_declined() says otherwise. */
-MUST_CHECK int backward_use_device(struct model *m, struct err *e);
+ * that device_open() opened, if there is one and `need` bytes fit, of which E_TEMP says
+ * that "`what`" so many, or device_declined() says otherwise. */
+MUST_CHECK int backward_use_device(struct model *m, const char *what,
+                                   double need, struct err *e);
 
 /* *n: bytes of device memory that gradients of a layer leave.  On a device only. */
 MUST_CHECK int backward_spare_bytes(const struct model *m, size_t *n,
@@ -57,9 +58,10 @@ struct backward_output {
     int64_t layer;
     bool attention;
     int64_t n;
-    const void *y; /* [n, H], elements, the host's or not: what the linear put out;
+    const void
+        *y;     /* [n, H], elements, the host's or not: what the linear put out;
                     * NULL: there is no norm behind it */
-    bool there;    /* y is where layers run */
+    bool there; /* y is where layers run */
     const float *g;
     float *to;
 };
@@ -106,7 +108,8 @@ struct attention_batch {
     const float *out; /* as above, of o */
     float *g;         /* is replaced */
     struct token_squares squares;
-    const void *attended; /* [rows, ...], elements, where layers run: o's input, if
+    const void
+        *attended; /* [rows, ...], elements, where layers run: o's input, if
                            * weights are tuned */
 };
 MUST_CHECK int backward_attention(struct attention_back *a,

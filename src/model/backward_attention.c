@@ -154,8 +154,8 @@ int backward_attention_open(struct model *m, int64_t layer,
 
 static void release(struct attention_back *a)
 {
-    struct buffer *const buffers[] = { &a->rows,  &a->elements, &a->in,
-                                       &a->q_raw, &a->k_raw,    &a->q_lat,
+    struct buffer *const buffers[] = { &a->rows,   &a->elements, &a->in,
+                                       &a->q_raw,  &a->k_raw,    &a->q_lat,
                                        &a->kv_lat, &a->attended };
     float *const norms[] = { a->norm,     a->q_norm,    a->k_norm,
                              a->q_a_norm, a->kv_a_norm, a->sinks };

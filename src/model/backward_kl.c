@@ -16,8 +16,8 @@ enum { LOGITS = 1 << 20, MOST_ROWS = 128 }; /* of a part */
 
 struct kl_head {
     struct model *m;
-    float *norm, *w;         /* [H], [vocab, H] */
-    void *there;             /* on a device: w in bf16; the host has none then */
+    float *norm, *w; /* [H], [vocab, H] */
+    void *there;     /* on a device: w in bf16; the host has none then */
     /* w and its transpose, where products are rounded, in place of w */
     struct rounded_operand logits, back;
     struct buffer y, ry, gy; /* [n, H] f32 */
@@ -196,10 +196,8 @@ static void run_parts(void *ctx, size_t begin, size_t end)
     size_t logits = (size_t)(j->part * c->vocab_size);
     size_t rows = (size_t)(j->part * c->hidden_size);
     struct err e;
-    float *room =
-        scratch_thread((3 * logits + (rows > logits ? rows : logits)) *
-                           sizeof(*room),
-                       &e);
+    float *room = scratch_thread(
+        (3 * logits + (rows > logits ? rows : logits)) * sizeof(*room), &e);
 
     if (!room) {
         threads_error_add(&j->error, begin, &e);

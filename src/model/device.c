@@ -134,10 +134,9 @@ static int append(const struct kv_cache *p, const struct state *s, char *to,
         return m->on->copy_rows(m->context, to + (size_t)p->length * n, n, from,
                                 row, n, rows, e);
     for (int64_t i = 0; i < rows; i++)
-        if (m->on->copy_rows(
-                m->context, to + (size_t)(p->length + i) * n,
-                (size_t)p->tokens * n, from + (size_t)i * row,
-                (size_t)rows * row, n, p->sequences, e) < 0)
+        if (m->on->copy_rows(m->context, to + (size_t)(p->length + i) * n,
+                             (size_t)p->tokens * n, from + (size_t)i * row,
+                             (size_t)rows * row, n, p->sequences, e) < 0)
             return e->code;
     return 0;
 }

@@ -136,7 +136,8 @@ struct forward_attend {
                            * sequence */
     int64_t past; /* sequences go on behind so many rows of k, v and tail, which
                    * earlier calls have rotated; q begins there */
-    int64_t each; /* rows of k, v and tail that a sequence has, from i * each on,
+    int64_t
+        each; /* rows of k, v and tail that a sequence has, from i * each on,
                    * turned; 0: they are the batch's, and only one goes on */
     int64_t n_heads, n_kv_heads, head_dim, v_dim;
     int64_t window;      /* the query at position p sees keys p - window + 1..p;
@@ -152,7 +153,8 @@ struct forward_attend {
     bool pairs;      /* RoPE rotates (2i, 2i+1) instead of (i, i + rotary/2) */
     const float *cs; /* [positions, rotary]: cosines, then sines; not read
                       * where rotary is 0 */
-    bool turned; /* keys, or their tail, are normalized and rotated already; k_norm
+    bool
+        turned; /* keys, or their tail, are normalized and rotated already; k_norm
                   * is NULL */
     struct forward_heads q, k, v; /* q.p may be overwritten, and k.p if
                                    * tail.p is NULL and not turned */

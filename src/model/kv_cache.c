@@ -53,9 +53,8 @@ int kv_cache_create(struct kv_cache **out, const struct model *m,
     size_t all = 0;
 
     *out = NULL;
-    if (sequences > 1 &&
-        (m->config.layer_linear || m->config.family->altup ||
-         (x->top_k && tokens > x->top_k)))
+    if (sequences > 1 && (m->config.layer_linear || m->config.family->altup ||
+                          (x->top_k && tokens > x->top_k)))
         return err_set(e, E_CONFIG, "%s: no cache of several sequences here",
                        m->config.family->model_type);
     if (model_check_length(m, tokens, e) < 0)

@@ -496,15 +496,14 @@ static int run_rounded(const struct product *p, struct err *e)
         return e->code;
     s.u = p->second ? s.y + each : NULL;
     for (int i = 0; i < (p->second ? 2 : 1) && rc >= 0; i++)
-        rc = rounded_gemm(
-            &(struct sgemm){ .tb = true,
-                             .m = p->rows,
-                             .n = n,
-                             .k = p->first->of.cols,
-                             .a = p->x,
-                             .b = (i ? p->second : p->first)->w,
-                             .c = i ? s.u : s.y },
-            e);
+        rc = rounded_gemm(&(struct sgemm){ .tb = true,
+                                           .m = p->rows,
+                                           .n = n,
+                                           .k = p->first->of.cols,
+                                           .a = p->x,
+                                           .b = (i ? p->second : p->first)->w,
+                                           .c = i ? s.u : s.y },
+                          e);
     if (rc >= 0)
         threads_for((size_t)p->rows, 16, finish_rows, &s);
     free(s.y);

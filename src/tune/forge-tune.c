@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <stdio.h>
 
+#include "arch/device_bytes.h"
 #include "common/cli/tool.h"
 #include "common/math/rounded.h"
 #include "device/device.h"
@@ -84,21 +85,29 @@ static int read_codes(const struct settings *s, struct tune *t,
     return rc;
 }
 
-/* On a device if there is one, else on the host in f32. */
-static int open_model(const struct settings *s, struct tune *t, struct err *e)
+/* Run the model on a device, if there is one with the memory, instead of on the host in
+ * f32. */
+static int use_device(const struct settings *s, struct tune *t, struct err *e)
 {
     enum dtype there = s->dtype == DTYPE_BF16 ? DT_BF16 : DT_F32;
+    double rows = (double)s->batch * (double)t->sequences->longest;
 
     if (device_open(&s->device, &forward_plugin, e) < 0)
         return e->code;
-    if (device_gpu()) {
-        if (model_open(&t->m, s->model, there, e) < 0 ||
-            backward_use_device(t->m, e) < 0)
-            return e->code;
-        if (model_on_device(t->m))
-            return 0;
-        model_close(t->m);
-    }
+    if (!device_gpu())
+        return 0;
+    model_close(t->m);
+    t->m = NULL;
+    if (model_open(&t->m, s->model, there, e) < 0 ||
+        backward_use_device(
+            t->m, "tuning takes",
+            tune_device_bytes(model_config(t->m), dtype_bits(there) / 8, rows),
+            e) < 0)
+        return e->code;
+    if (model_on_device(t->m))
+        return 0;
+    model_close(t->m);
+    t->m = NULL;
     return model_open(&t->m, s->model, DT_F32, e);
 }
 
@@ -106,12 +115,14 @@ static int open_model(const struct settings *s, struct tune *t, struct err *e)
 static int open_all(const struct settings *s, struct tune *t,
                     struct stream_writer *out, struct err *e)
 {
-    if (open_model(s, t, e) < 0 || tuned_open(&t->codes, t->m, e) < 0)
+    if (model_open(&t->m, s->model, DT_F32, e) < 0)
         return e->code;
     for (int i = 0; i < s->tokens.count; i++)
         if (tune_tokens_read(t->sequences, s->tokens.item[i],
                              i ? NULL : s->tokens_key, t->m, e) < 0)
             return e->code;
+    if (use_device(s, t, e) < 0 || tuned_open(&t->codes, t->m, e) < 0)
+        return e->code;
     for (int i = 0; i < s->inputs || !i; i++)
         if (read_codes(s, t, s->inputs ? s->input[i] : NULL, out, e) < 0)
             return e->code;

@@ -20,7 +20,8 @@ struct pass {
      * them, if there are any */
     struct token_rows streams, attended, outputs;
     struct buffer output;
-    struct token_rows outer; /* f32 [most, H], where outputs are scaled or normed */
+    struct token_rows
+        outer; /* f32 [most, H], where outputs are scaled or normed */
     /* On a device, as long as its memory is enough: [2 * layers], the original's at
      * 2 * i and the tuned at 2 * i + 1; NULL: not loaded */
     struct layer **kept;
@@ -108,10 +109,9 @@ int pass_open(struct pass **out, struct model *m, const char *dir, int64_t rows,
     *out = p = mem_zero(1, sizeof(*p), "states", e);
     if (!p)
         return e->code;
-    *p = (struct pass){ .m = m,
-                        .dir = dir,
-                        .most = rows,
-                        .size = dtype_bits(model_dtype(m)) / 8 };
+    *p = (struct pass){
+        .m = m, .dir = dir, .most = rows, .size = dtype_bits(model_dtype(m)) / 8
+    };
     p->kept = mem_zero((size_t)(2 * c->n_layers), sizeof(struct layer *),
                        "layers", e);
     return p->kept ? open_rows(p, e) : e->code;
@@ -138,8 +138,8 @@ void pass_close(struct pass *p)
 static int keep(const struct pass *p, void *to, const void *from, int64_t width,
                 struct err *e)
 {
-    return to ? model_copy(p->m, to, from,
-                           (size_t)(p->rows * width) * p->size, e) :
+    return to ? model_copy(p->m, to, from, (size_t)(p->rows * width) * p->size,
+                           e) :
                 0;
 }
 

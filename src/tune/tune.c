@@ -17,7 +17,7 @@ struct run {
     int32_t *ids;    /* [rows] of the step */
     /* [rows, H] of the step: the original's last stream, elements; the gradient, f32 */
     struct token_rows ref, g;
-    int64_t step;             /* from 0 */
+    int64_t step; /* from 0 */
 };
 
 /* ---- a step ---- */

@@ -12,7 +12,7 @@ struct tune {
     struct tune_tokens *sequences;
     struct tuned *codes; /* begun */
     struct progress *progress;
-    const char *dir; /* of temporary files */
+    const char *dir;      /* of temporary files */
     int64_t steps, batch; /* batch: sequences of a step */
     double rate; /* of Adam at its highest, in steps of the grid, 0: TUNE_RATE /
                   * hidden size; it rises over

@@ -73,10 +73,10 @@ static int keep(struct tuned *t, const struct frame *f, struct err *e)
 static int add_codes(struct tuned *t, const struct frame *f, struct err *e)
 {
     struct tuned_module m = { .layer = tensor_name_layer(f->name),
-                        .rows = (int64_t)f->dims[0],
-                        .cols = (int64_t)f->dims[1],
-                        .bits = (int)dtype_bits(f->dtype),
-                        .codes = (uint8_t *)(uintptr_t)f->data };
+                              .rows = (int64_t)f->dims[0],
+                              .cols = (int64_t)f->dims[1],
+                              .bits = (int)dtype_bits(f->dtype),
+                              .codes = (uint8_t *)(uintptr_t)f->data };
 
     if ((f->dtype != DT_U4 && f->dtype != DT_U8) || f->ndim != 2 ||
         f->dims[1] % 2)
@@ -89,7 +89,8 @@ static int add_codes(struct tuned *t, const struct frame *f, struct err *e)
     return 0;
 }
 
-static int add_grids(struct tuned_module *m, const struct frame *f, struct err *e)
+static int add_grids(struct tuned_module *m, const struct frame *f,
+                     struct err *e)
 {
     if (!m)
         return err_set(e, E_DATA, "'%s' has qmeta, but no codes", f->name);
@@ -233,7 +234,8 @@ struct rows {
     struct threads_error error;
 };
 
-static struct qgrid grid_of(const struct tuned_module *m, int64_t row, int64_t col)
+static struct qgrid grid_of(const struct tuned_module *m, int64_t row,
+                            int64_t col)
 {
     return quant_grid(m->meta[row * m->groups + col / m->group],
                       m->scale_dtype);
@@ -331,8 +333,7 @@ static int begin_host(struct tuned_module *m, const float *w, struct err *e)
 static int begin_there(const struct tuned *t, struct tuned_module *m,
                        const float *w, struct err *e)
 {
-    float *v =
-        mem_pages((size_t)(m->rows * m->cols) * sizeof(*v), m->name, e);
+    float *v = mem_pages((size_t)(m->rows * m->cols) * sizeof(*v), m->name, e);
     int rc = v ? begin_module(m, w, v, e) : e->code;
 
     if (rc >= 0)

@@ -5,11 +5,6 @@
 
 #include "device/device.h"
 
-double tuned_device_bytes(double n, enum dtype dtype)
-{
-    return n * (3 * sizeof(float) + dtype_bits(dtype) / 8.0);
-}
-
 int tuned_there_open(const struct tune_table **table, struct err *e)
 {
     struct plugin_table t = { TUNE_TABLE, TUNE_TABLE_VERSION, NULL };

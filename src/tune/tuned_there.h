@@ -13,15 +13,14 @@ struct tuned_module {
     uint8_t *codes;       /* as the frame has them */
     const uint32_t *meta; /* [rows, groups]; NULL: none came */
     /* Where layers run: */
-    float *v, *first, *second; /* [rows, cols] each, one block; Adam's moments */
-    float *g; /* [rows, cols]; NULL: no gradient since the last step */
+    float *v, *first,
+        *second; /* [rows, cols] each, one block; Adam's moments */
+    float *g;    /* [rows, cols]; NULL: no gradient since the last step */
     /* On a device: qmeta4, and the weights, elements, as v has them. */
     uint32_t *meta_there;
     void *w;
 };
 
-/* Bytes on a device of a weight, of n that have codes, beside its gradient. */
-double tuned_device_bytes(double n, enum dtype dtype);
 /* The functions of the device where the layers of m run. */
 MUST_CHECK int tuned_there_open(const struct tune_table **table, struct err *e);
 /* Take v[rows, cols] of the host to the device, as m->v; the moments are 0.  E_TEMP. */

@@ -92,6 +92,18 @@ EOF
     done
 }
 
+@test "no room on the device: refused when demanded, else the CPU tunes" {
+    mkdir gpu
+    cp "$(dirname "$(command -v mkstream)")/forge-cuda.so" "$(command -v forge-tune)" gpu
+    run -75 --separate-stderr gpu/forge-tune -q --device cuda --gpu-memory 1M --steps 2 --tokens t.fts llama c.fts
+    [[ $stderr == *"tuning takes "*" of GPU memory, there are 1.00 MiB" ]]
+    gpu/forge-tune -q --device auto --gpu-memory 1M --steps 2 --tokens t.fts llama c.fts >auto
+    forge-tune -q --device cpu --steps 2 --tokens t.fts llama c.fts >cpu
+    cmp auto cpu
+    run -69 forge-tune -q --device cuda --steps 2 --tokens t.fts llama c.fts
+    run -78 forge-tune -q --expect-device NVIDIA --steps 2 --tokens t.fts llama c.fts
+}
+
 @test "the KL falls, on other tokens, too" {
     local model=$BATS_TEST_DIRNAME/../../examples/llama-4m text=$BATS_TEST_DIRNAME/../../examples
     forge-tokens -q -n 64 -t 64 "$model" "$text/calib.jsonl" -o some
@@ -181,7 +193,7 @@ same_tensors() { # OUT OUT
 @test "forge quantize --tune: the plan, and what is refused" {
     local model=$BATS_TEST_DIRNAME/../../examples/llama-4m
     forge quantize --dry-run --tune 512 --rate 100 --text t.fts "$model" out >plan
-    grep -q '^tuning  .* MiB of memory, on the CPU; of work ' plan
+    grep -q '^tuning  .* MiB of memory; of work ' plan
     fails 64 "--tune" forge quantize --tune 1 --method rtn --text t.fts "$model" out
     fails 78 "--tune: qwen3_next has linear attention" forge quantize --tune 1 --text t.fts qwen3_next out
 }
