@@ -200,7 +200,7 @@ CUDA_C := $(patsubst %,src/common/%.c,base math/cpu math/dtype math/quant) \
           src/gptq/solve/compare.c src/w4a16/shape.c
 # A plug-in for tests, which lies beside none of the tools.
 FAKE := $O/tests/helper/forge-cuda.so
-FAKES := $(patsubst %,tests/fake_%.c,backward cuda forward hessian loan memory recur router)
+FAKES := $(patsubst %,tests/fake_%.c,attend backward cuda draw forward hessian loan memory recur router tune)
 $(FAKE): $(call obj,$(FAKES)) $O/libforge.a
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -o $@ $^ -Wl,--exclude-libs,ALL $(LDLIBS)

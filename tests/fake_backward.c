@@ -77,6 +77,15 @@ static int fake_norm(struct cuda_context *c, const struct backward_norm *a,
                backward_cpu.norm(c, a, e);
 }
 
+static int fake_weights(struct cuda_context *c,
+                        const struct backward_weights *a, struct err *e)
+{
+    return OWN("gradients of weights", { a->g, a->rows * a->out },
+               { a->x, a->rows * a->in }, { a->to, a->out * a->in }) < 0 ?
+               e->code :
+               backward_cpu.weights(c, a, e);
+}
+
 static int fake_mlp(struct cuda_context *c, const struct backward_mlp *a,
                     struct err *e)
 {
@@ -88,7 +97,10 @@ static int fake_mlp(struct cuda_context *c, const struct backward_mlp *a,
                { a->token, 2 * a->rows }, { a->weight, a->rows },
                { a->in, a->h }, { a->g, a->h }, { a->gin, a->h },
                { a->squares[MLP_GATE], a->rows },
-               { a->squares[MLP_UP], a->rows }) < 0 ?
+               { a->squares[MLP_UP], a->rows },
+               { a->weights[MLP_GATE], weights },
+               { a->weights[MLP_UP], weights },
+               { a->weights[MLP_DOWN], weights }) < 0 ?
                e->code :
                backward_cpu.mlp(c, a, e);
 }
@@ -101,8 +113,8 @@ static int fake_gates(struct cuda_context *c, const float *in, const float *w,
                backward_cpu.gates(c, in, w, rows, n, weight, e);
 }
 
-static int fake_attend(struct cuda_context *c, const struct backward_attend *a,
-                       struct err *e)
+static int fake_attend_back(struct cuda_context *c,
+                            const struct backward_attend *a, struct err *e)
 {
     return OWN("attend back", { a->q, a->rows * a->n_heads * a->head_dim },
                { a->k, a->rows * a->n_kv_heads * a->head_dim },
@@ -146,9 +158,11 @@ const struct backward_table forge_backward_table = {
     .squares = fake_squares,
     .linear = fake_linear,
     .norm = fake_norm,
+    .weights = fake_weights,
     .mlp = fake_mlp,
     .gates = fake_gates,
-    .attend = fake_attend,
+    .attend = fake_attend_back,
     .latent = fake_latent,
     .head = fake_head,
+    .divergence = fake_divergence,
 };

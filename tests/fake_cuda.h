@@ -14,6 +14,7 @@ struct forward_rows;
 struct forward_sums;
 struct forward_add_times;
 struct forward_attend;
+struct forward_draw;
 struct forward_gate_heads;
 struct forward_recur;
 struct forward_streams;
@@ -66,6 +67,21 @@ int fake_gate_heads(struct cuda_context *c, const struct forward_gate_heads *a,
                     struct err *e);
 int fake_recur(struct cuda_context *c, const struct forward_recur *a,
                struct err *e);
+int fake_attend(struct cuda_context *c, const struct forward_attend *a,
+                struct err *e);
+int fake_sums(struct cuda_context *c, const struct forward_sums *a,
+              struct err *e);
+int fake_draw(struct cuda_context *c, const struct forward_draw *a,
+              struct err *e);
+/* *copy: weights that are tuned, which are row-major, in product_pack()'s form, as l->w
+ * then; else NULL. */
+struct loaded;
+struct model;
+int fake_pack_tuned(const struct model *m, struct loaded *l, void **copy,
+                    struct err *e);
+struct backward_divergence;
+int fake_divergence(struct cuda_context *c, const struct backward_divergence *a,
+                    struct err *e);
 /* forward_table.gather(), scatter(). */
 int fake_gather(struct cuda_context *c, const struct forward_rows *r, void *to,
                 const void *from, struct err *e);

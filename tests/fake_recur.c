@@ -1,24 +1,11 @@
 /* fake_recur.c - of the fake plug-in's forward pass linear attention, the gates of
  * attention's heads, and what several residual streams need: the CPU's. */
 #include "common/math/dtype.h"
-#include "fake_cuda.h"
+#include "fake_model.h"
 #include "model/altup.h"
 #include "model/delta.h"
 #include "model/internal.h"
 #include "model/mamba.h"
-
-static struct model host_model(enum dtype t)
-{
-    return (struct model){ .dtype = t,
-                           .bf16 = t == DT_BF16,
-                           .size = t == DT_BF16 ? 2 : 4,
-                           .k = kernels_best() };
-}
-
-static size_t bytes_of(enum dtype t, int64_t rows, int64_t n)
-{
-    return (size_t)(rows * n) * (t == DT_BF16 ? 2 : 4);
-}
 
 int fake_gate_heads(struct cuda_context *c, const struct forward_gate_heads *a,
                     struct err *e)
@@ -209,6 +196,8 @@ int fake_turn(struct cuda_context *c, const struct forward_attend *a,
             last = (a->rows - 1) * a->k.row + n;
 
     (void)c;
+    if (a->tail.p)
+        return 0;
     if (fake_must_own(a->k.p, bytes_of(a->dtype, 1, last), "turn", e) < 0 ||
         fake_must_own(a->k_norm, a->k_norm ? (size_t)a->head_dim * 4 : 0,
                       "turn", e) < 0)

@@ -177,6 +177,31 @@ double gradient_device_bytes(const struct model_config *c, size_t item)
     return most;
 }
 
+double tune_device_bytes(const struct model_config *c, size_t item, double rows)
+{
+    double layers = (double)c->n_layers, h = (double)c->hidden_size;
+    double all = 0, most = 0, row;
+
+    for (int64_t i = 0; i < c->n_layers; i++) {
+        double layer = 0;
+        struct linear l;
+
+        for (int64_t k = model_linear_count(c, i); k-- > 0;) {
+            model_linear(c, i, k, &l);
+            layer += (double)l.rows * (double)l.cols;
+        }
+        all += layer;
+        most = larger(most, layer);
+    }
+    /* streams, outputs in front of norms, and what o reads; a gradient and its copy */
+    row = (double)item * (h * (4 * layers + 2) +
+                          layers * (double)c->n_heads * (double)c->v_dim) +
+          2 * sizeof(float) * h;
+    return all * (3 * sizeof(float) + (double)item) + sizeof(float) * most +
+           2 * sizeof(float) * (double)TUNE_LOGITS + rows * row +
+           gradient_device_bytes(c, item) * (1 + rows / BATCH_ROWS);
+}
+
 double gradient_host_bytes(const struct model_config *c, size_t item)
 {
     double part = part_bytes(c, (double)item), most;

@@ -33,7 +33,14 @@ double layers_device_bytes(const struct model_config *c, size_t item);
  * of an MLP, and the rows of a part of the tokens, in sequences of at most
  * BATCH_ROWS. */
 double gradient_device_bytes(const struct model_config *c, size_t item);
-/* Bytes of host memory that they take on the CPU: of a part of the tokens, and
+/* Bytes that forge-tune takes on a GPU for batches of so many rows: of each weight that
+ * may have codes a number, Adam's two moments and an element, the gradients of a layer,
+ * the states of the rows, and logits; linear in rows. */
+double tune_device_bytes(const struct model_config *c, size_t item,
+                         double rows);
+/* Numbers of a part of the rows' logits there, twice. */
+enum { TUNE_LOGITS = 64 << 20 };
+/* Bytes of host memory that gradients take on the CPU: of a part of the tokens, and
  * of each thread. */
 double gradient_host_bytes(const struct model_config *c, size_t item);
 double gradient_thread_bytes(const struct model_config *c);

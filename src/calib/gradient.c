@@ -460,7 +460,10 @@ static int open_all(struct run *r, struct err *e)
         return e->code;
     model_release_embedding(g->m);
     return device_open(g->device, &forward_plugin, e) < 0 ||
-                   backward_use_device(g->m, e) < 0 ||
+                   backward_use_device(g->m, "gradients of a layer take",
+                                       gradient_device_bytes(
+                                           c, r->row / (size_t)c->hidden_size),
+                                       e) < 0 ||
                    open_rows(r, rows, e) < 0 ?
                e->code :
                gradient_frames_open(&r->frames, most_bytes(r, rows), e);

@@ -4,8 +4,8 @@
  *
  * A product with weights that are bf16's is three on the tensor cores: each f32 number
  * of the other operand is the sum of three of bf16 (8 + 8 + 8 bits), and a product of
- * two bf16 is exact in f32.  They are added from the smallest part on.  Other products
- * are on the CUDA cores. */
+ * two bf16 is exact in f32.  They are added from the smallest part on.  Where it may be
+ * rounded, it is one.  Other products are on the CUDA cores. */
 #include "cuda/backward_internal.cuh"
 
 struct backward_state *backward_state(void)
@@ -15,15 +15,17 @@ struct backward_state *backward_state(void)
     return &state;
 }
 
-/* x = to[i] + to[i + apart] + to[i + 2 apart], the largest first. */
+/* x = to[i] + to[i + apart] + to[i + 2 apart], the largest first, or the first of so many
+ * parts. */
 static __global__ void __launch_bounds__(ROW)
-    split_kernel(const float *x, int64_t n, int64_t apart, __nv_bfloat16 *to)
+    split_kernel(const float *x, int64_t n, int64_t apart, int parts,
+                 __nv_bfloat16 *to)
 {
     EACH(i, n)
     {
         float left = x[i];
 
-        for (int k = 0; k < 3; k++) {
+        for (int k = 0; k < parts; k++) {
             __nv_bfloat16 part = __float2bfloat16_rn(left);
 
             to[i + k * apart] = part;
@@ -40,16 +42,17 @@ static int multiply_parts(struct cuda_context *c,
     struct device_buffer *parts = &backward_state()->parts;
     int64_t n = p.m * p.k, apart = (n + LINE - 1) / LINE * LINE;
     cublasOperation_t b = p.tb ? CUBLAS_OP_T : CUBLAS_OP_N;
+    int count = p.rounded ? 1 : 3;
     __nv_bfloat16 *a;
     float beta = p.beta;
-    int rc = buffer_need(c, parts, (size_t)(3 * apart) * sizeof(*a), e);
+    int rc = buffer_need(c, parts, (size_t)(count * apart) * sizeof(*a), e);
 
     if (rc < 0)
         return rc;
     a = (__nv_bfloat16 *)parts->data;
-    split_kernel<<<blocks_for(n), ROW, 0, c->stream>>>(p.a, n, apart, a);
+    split_kernel<<<blocks_for(n), ROW, 0, c->stream>>>(p.a, n, apart, count, a);
     LAUNCHED();
-    for (int k = 2; k >= 0; k--, beta = 1)
+    for (int k = count - 1; k >= 0; k--, beta = 1)
         BLAS_TRY(c->blas.gemm(c->blas.handle, b, CUBLAS_OP_N, (int)p.n,
                               (int)p.m, (int)p.k, &p.alpha, p.b16, CUDA_R_16BF,
                               (int)p.ldb, a + k * apart, CUDA_R_16BF, (int)p.k,
@@ -127,8 +130,8 @@ static int backward_widen(struct cuda_context *c, enum dtype t, const void *x,
     return n ? BY_DTYPE(t, widen, c, x, n, to, e) : 0;
 }
 
-static int backward_narrow(struct cuda_context *c, enum dtype t, const float *x,
-                           int64_t n, void *to, struct err *e)
+int backward_narrow(struct cuda_context *c, enum dtype t, const float *x,
+                    int64_t n, void *to, struct err *e)
 {
     return n ? BY_DTYPE(t, narrow, c, x, n, to, e) : 0;
 }
@@ -138,7 +141,8 @@ static int backward_narrow(struct cuda_context *c, enum dtype t, const float *x,
 /* W of a linear or an MLP. */
 struct weights {
     const float *w;
-    bool bf16; /* its numbers are bf16's */
+    bool bf16;    /* its numbers are bf16's */
+    bool rounded; /* then the other operand is rounded */
 };
 
 /* y[rows, n] = x[rows, k] W, with W [k, n], or transposed [n, k]; added to y if
@@ -168,6 +172,7 @@ static int multiply(struct cuda_context *c, int64_t rows, const float *x,
             (rc = backward_narrow(c, DT_BF16, w.w, k * n, narrow->data, e)) < 0)
             return rc;
         p.b16 = narrow->data;
+        p.rounded = w.rounded;
     }
     return backward_multiply(c, p, e);
 }
@@ -233,7 +238,7 @@ static __global__ void __launch_bounds__(ROW)
 static int backward_linear(struct cuda_context *c,
                            const struct backward_linear *a, struct err *e)
 {
-    struct weights w = { a->w, a->bf16 };
+    struct weights w = { a->w, a->bf16, a->rounded };
     int64_t all = a->rows * a->out;
     int rc;
 
@@ -350,10 +355,11 @@ activation(const struct forward_gating &how, float x, float *slope)
 
 /* a = gate, b = up, without their biases, c = gradient with respect to act(a)
  * b, or of ACT_CLAMPED to what enum activation says; a and b are replaced by
- * the gradients with respect to them. */
+ * the gradients with respect to them, and with `keep` c by act(a) b. */
 static __global__ void __launch_bounds__(ROW)
-    gate_kernel(struct forward_gating how, float *a, float *b, const float *c,
-                const float *gate, const float *up, int64_t all, int64_t n)
+    gate_kernel(struct forward_gating how, float *a, float *b, float *c,
+                const float *gate, const float *up, int64_t all, int64_t n,
+                bool keep)
 {
     bool clamps = how.act == ACT_CLAMPED;
     float limit = how.limit;
@@ -367,6 +373,8 @@ static __global__ void __launch_bounds__(ROW)
 
         a[i] = clamps && x > limit ? 0 : c[i] * v * slope;
         b[i] = clamps && fabsf(y) > limit ? 0 : c[i] * s;
+        if (keep)
+            c[i] = s * v;
     }
 }
 
@@ -385,6 +393,32 @@ static int add_squares(struct cuda_context *c, const struct backward_mlp *m,
     return rc;
 }
 
+/* The gradients with respect to the weights that are wanted, of n rows: in[n, h], g[n,
+ * h] with respect to the outputs, a, b[n, width] with respect to those of gate and up,
+ * and mid[n, width], the inputs of down. */
+static int add_weights(struct cuda_context *c, const struct backward_mlp *m,
+                       int64_t n, const float *in, const float *g,
+                       const float *a, const float *b, const float *mid,
+                       struct err *e)
+{
+    const float *const out[] = { a, b, g }, *const x[] = { in, in, mid };
+    int rc = 0;
+
+    for (int i = 0; i < MLP_LINEARS && rc >= 0; i++) {
+        bool down = i == MLP_DOWN;
+        struct backward_weights of = { n,
+                                       down ? m->h : m->width,
+                                       down ? m->width : m->h,
+                                       out[i],
+                                       x[i],
+                                       m->weights[i],
+                                       m->rounded };
+
+        rc = of.to ? backward_weights(c, &of, e) : 0;
+    }
+    return rc;
+}
+
 /* Rows first..first+n-1 of the MLP; room: [n, 2 h + 3 width]. */
 static int mlp_part(struct cuda_context *c, const struct backward_mlp *m,
                     int64_t first, int64_t n, float *room, struct err *e)
@@ -394,9 +428,9 @@ static int mlp_part(struct cuda_context *c, const struct backward_mlp *m,
     float *in = room, *g = in + n * h, *a = g + n * h, *b = a + all,
           *y = b + all, *gin = apart ? in : m->gin + first * h;
     const float *x = in, *gx = g;
-    struct weights gate = { m->w[MLP_GATE], m->bf16 };
-    struct weights up = { m->w[MLP_UP], m->bf16 };
-    struct weights down = { m->w[MLP_DOWN], m->bf16 };
+    struct weights gate = { m->w[MLP_GATE], m->bf16, m->rounded };
+    struct weights up = { m->w[MLP_UP], m->bf16, m->rounded };
+    struct weights down = { m->w[MLP_DOWN], m->bf16, m->rounded };
     int rc;
 
     if (apart) {
@@ -413,9 +447,11 @@ static int mlp_part(struct cuda_context *c, const struct backward_mlp *m,
         (rc = multiply(c, n, gx, h, down, false, y, w, false, e)) < 0)
         return rc;
     gate_kernel<<<blocks_for(all), ROW, 0, c->stream>>>(
-        m->gating, a, b, y, m->bias[MLP_GATE], m->bias[MLP_UP], all, w);
+        m->gating, a, b, y, m->bias[MLP_GATE], m->bias[MLP_UP], all, w,
+        m->weights[MLP_DOWN]);
     LAUNCHED();
-    if ((rc = add_squares(c, m, first, n, a, b, e)) < 0)
+    if ((rc = add_squares(c, m, first, n, a, b, e)) < 0 ||
+        (rc = add_weights(c, m, n, x, gx, a, b, y, e)) < 0)
         return rc;
     if ((rc = multiply(c, n, a, w, gate, false, gin, h, !apart, e)) < 0 ||
         (rc = multiply(c, n, b, w, up, false, gin, h, true, e)) < 0 || !apart)
@@ -518,8 +554,9 @@ static int backward_latent(struct cuda_context *c,
 
 extern "C" __attribute__((visibility("default")))
 const struct backward_table forge_backward_table = {
-    BACKWARD_TABLE_VERSION, forward_pinned,   backward_widen,  backward_narrow,
-    backward_scale,         backward_squares, backward_linear, backward_norm,
-    backward_mlp,           backward_gates,   backward_attend, backward_latent,
-    backward_head,
+    BACKWARD_TABLE_VERSION, forward_pinned, backward_widen,
+    backward_narrow,        backward_scale, backward_squares,
+    backward_linear,        backward_norm,  backward_weights,
+    backward_mlp,           backward_gates, backward_attend,
+    backward_latent,        backward_head,  backward_divergence,
 };

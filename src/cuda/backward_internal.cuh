@@ -32,13 +32,20 @@ struct backward_product {
     float *c;
     int64_t ldc, stride_c;
     int count;
+    bool rounded; /* with b16: A is rounded to bf16 */
 };
 int backward_multiply(struct cuda_context *c, const struct backward_product &p,
                       struct err *e);
 
+int backward_narrow(struct cuda_context *c, enum dtype t, const float *x,
+                    int64_t n, void *to, struct err *e);
+int backward_weights(struct cuda_context *c, const struct backward_weights *a,
+                     struct err *e);
 int backward_attend(struct cuda_context *c, const struct backward_attend *a,
                     struct err *e);
 int backward_head(struct cuda_context *c, const struct backward_head *a,
                   struct err *e);
+int backward_divergence(struct cuda_context *c,
+                        const struct backward_divergence *a, struct err *e);
 
 #endif

@@ -18,7 +18,7 @@ enum {
 
 struct table {
     int *position; /* [rows]: in its sequence */
-    int *sequence; /* [rows]: row of its first token */
+    int *sequence; /* [rows]: row of its first token's key */
     struct attend_block *block;
     int blocks;
 };
@@ -52,17 +52,18 @@ static void fill_table(const struct forward_attend *a, const struct table *t)
 
     for (int64_t i = 0; i < a->n_sequences; i++) {
         int first = (int)a->first[i], n = (int)(a->first[i + 1] - a->first[i]);
+        int keys = a->each ? (int)(i * a->each) : first;
 
         for (int p = 0; p < n; p++) {
             t->position[first + p] = (int)a->past + p;
-            t->sequence[first + p] = first;
+            t->sequence[first + p] = keys;
         }
         for (int p = 0; p < n; p += block_rows(a, p, n)) {
             int at = (int)a->past + p;
             int before = a->chunk ? at - at % (int)a->chunk : 0;
 
             *b++ = (struct attend_block){ first + p, at - before,
-                                          block_rows(a, p, n), first + before };
+                                          block_rows(a, p, n), keys + before };
         }
     }
 }
@@ -190,8 +191,9 @@ static int rotate_queries(struct cuda_context *c,
     return BY_DTYPE(a->dtype, rotate, c, &q, a->rows, e);
 }
 
+/* Those of the batch, which are rows from `at` on. */
 static int rotate_keys(struct cuda_context *c, const struct forward_attend *a,
-                       const struct table *t, struct err *e)
+                       const struct table *t, int64_t at, struct err *e)
 {
     int64_t item = a->dtype == DT_BF16 ? 2 : 4;
     struct rotation k = { (void *)a->k.p,
@@ -215,7 +217,7 @@ static int rotate_keys(struct cuda_context *c, const struct forward_attend *a,
         k.dim = (int)a->tail_dim;
         k.at = 0;
     }
-    k.x = (char *)k.x + a->past * k.row * item;
+    k.x = (char *)k.x + at * k.row * item;
     return BY_DTYPE(a->dtype, rotate, c, &k, a->rows, e);
 }
 
@@ -297,9 +299,10 @@ static int plain(struct cuda_context *c, const struct attend_args *a,
 
 static int check(const struct forward_attend *a, struct err *e)
 {
-    if (a->past && a->n_sequences != 1)
+    if (a->past && a->n_sequences != 1 && !a->each)
         return err_set(e, E_BUG, "cuda: several sequences that go on");
-    if (a->past + a->rows > INT32_MAX / 2 || a->head_dim > DIMS ||
+    if (a->past + a->rows > INT32_MAX / 2 ||
+        a->each * a->n_sequences > INT32_MAX / 2 || a->head_dim > DIMS ||
         a->v_dim > DIMS)
         return err_set(
             e, E_CONFIG, "cuda: heads of %lld: want %d at most",
@@ -330,7 +333,7 @@ int forward_attend(struct cuda_context *c, const struct forward_attend *a,
         return 0;
     if ((rc = check(a, e)) < 0 || (rc = make_table(c, a, &t, e)) < 0 ||
         (rc = rotate_queries(c, a, &t, e)) < 0 ||
-        (!a->turned && (rc = rotate_keys(c, a, &t, e)) < 0))
+        (!a->turned && (rc = rotate_keys(c, a, &t, a->past, e)) < 0))
         return rc;
     k.dim = (int)a->head_dim;
     k.key_dim = (int)(a->head_dim - (a->tail.p ? a->tail_dim : 0));
@@ -346,7 +349,8 @@ int forward_attend(struct cuda_context *c, const struct forward_attend *a,
     k.chunk = (int)a->chunk;
     k.cap = a->cap;
     k.sinks = a->sinks;
-    if (a->cap <= 0 && !a->sinks && attend_mma_takes(c, a))
+    /* a token of each sequence has no rows for the tensor cores */
+    if (a->cap <= 0 && !a->sinks && !a->each && attend_mma_takes(c, a))
         return attend_wgmma_takes(c, a) ? attend_wgmma(c, a, &k, e) :
                                           attend_mma(c, &k, e);
     return BY_DTYPE(a->dtype, plain, c, &k, &t, a->rows, e);
@@ -362,5 +366,5 @@ int forward_turn(struct cuda_context *c, const struct forward_attend *a,
         return 0;
     if ((rc = check(a, e)) < 0 || (rc = make_table(c, a, &t, e)) < 0)
         return rc;
-    return rotate_keys(c, a, &t, e);
+    return rotate_keys(c, a, &t, 0, e);
 }

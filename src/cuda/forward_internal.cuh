@@ -150,6 +150,8 @@ int forward_sums(struct cuda_context *c, const struct forward_sums *a,
  * next product. */
 int forward_sums_there(struct cuda_context *c, const struct forward_sums *a,
                        float **y, struct err *e);
+int forward_draw(struct cuda_context *c, const struct forward_draw *a,
+                 struct err *e);
 int forward_route(struct cuda_context *c, const struct forward_route *a,
                   struct err *e);
 int forward_attend(struct cuda_context *c, const struct forward_attend *a,

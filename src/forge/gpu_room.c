@@ -1,5 +1,5 @@
 /* gpu_room.c - see request.h.  All tools of the pipe are on the GPU at the same
- * time, each with its own memory; forge-gradient runs before them. */
+ * time, each with its own memory; forge-gradient runs before them, forge-tune behind. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,7 +8,9 @@
 
 /* What each tool needs. */
 struct gpu_room {
-    double layer, gradient; /* forge-calib, forge-gradient (0: not run) */
+    double layer, gradient,
+        tune; /* forge-calib; forge-gradient, forge-tune (0: not
+                                   * run) */
     double hessian, solve, solve_least;
 };
 
@@ -20,6 +22,10 @@ static struct gpu_room room_of(const struct request *r)
     return (struct gpu_room){
         .layer = p->device_layer_bytes,
         .gradient = request_gradients(r) ? p->device_gradient_bytes : 0,
+        .tune = j->tune ?
+                    p->device_tune_bytes +
+                        p->device_tune_row * TUNE_BATCH * (double)j->seqlen :
+                    0,
         .hessian = p->device_hessian_bytes[j->propagate == PROPAGATE_BOTH],
         .solve = p->device_solve_bytes[j->effort],
         .solve_least = p->device_solve_least[j->effort],
@@ -73,6 +79,7 @@ int gpu_room_check(const struct request *r, struct err *e)
         each = (double)r->j.gpu_memory;
     if (want(n.layer, room, "for a layer", e) < 0 ||
         want(n.gradient, room, "for a layer's gradients", e) < 0 ||
+        want(n.tune, room, "to tune codes", e) < 0 ||
         want(n.hessian, each, "for the widest Hessian", e) < 0 ||
         want(n.solve_least, each, "to solve the widest linear", e) < 0)
         return e->code;
@@ -96,6 +103,8 @@ void gpu_room_print(const struct request *r)
            *f->stamp ? "" : "where there is one, ", size_text(a, n.layer));
     if (n.gradient > 0)
         printf(", %s for its gradients", size_text(a, n.gradient));
+    if (n.tune > 0)
+        printf(", %s to tune codes", size_text(a, n.tune));
     printf("; up to %s for the states of all tokens, which spill\n",
            size_text(a, streams * tokens * r->plan.device_token_bytes));
     printf("             %s for the widest Hessian, %s to solve the widest "

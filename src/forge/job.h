@@ -33,7 +33,8 @@ enum {
     JOB_GLOBS = 512,
     PARTS_MAX = 128,
     TUNE_MAX = 1000000,
-    TUNE_OWN = 3, /* sequences of the model's own for each given one */
+    TUNE_BATCH =
+        8, /* sequences of a step of --tune; the model writes as many of its own */
     STEP_COST_AUTO = -1,
     STEP_COST_MAX = 1000000
 };

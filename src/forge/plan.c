@@ -369,6 +369,9 @@ int plan_model(struct plan *p, const char *dir, const struct grid_rules *grids,
         p->head_flops = 2 * (double)m.hidden_size * (double)m.vocab_size;
         p->device_layer_bytes = layers_device_bytes(&m, sizeof(uint16_t));
         p->device_gradient_bytes = gradient_device_bytes(&m, sizeof(uint16_t));
+        p->device_tune_bytes = tune_device_bytes(&m, sizeof(uint16_t), 0);
+        p->device_tune_row =
+            tune_device_bytes(&m, sizeof(uint16_t), 1) - p->device_tune_bytes;
         p->gradient_bytes = gradient_host_bytes(&m, sizeof(uint16_t));
         p->gradient_thread_bytes = gradient_thread_bytes(&m);
         p->norms_behind = model_norms(&m)->attn_out;

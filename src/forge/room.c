@@ -55,23 +55,21 @@ static void plan_gradient(const struct request *r, double tokens,
 
 /* forge-tune, which runs behind the layers: codes, and v and Adam's moments of all
  * weights that have them; of a layer the gradients, and it in f32, twice; the head; of a
- * batch the residual stream, what o reads and gradients; and of all tokens the original's
- * last hidden states.  The last two are in files beyond REGION_MEMORY. */
+ * batch gradients, and the residual stream and what o reads, which are in a file beyond
+ * REGION_MEMORY. */
 static void plan_tune(const struct request *r, struct room *room)
 {
     const struct plan *p = &r->plan;
     double row = (double)p->hidden_size * 4, seqlen = (double)r->j.seqlen;
-    double batch = 8 * seqlen, own = 1 + TUNE_OWN, region = REGION_MEMORY;
+    double batch = TUNE_BATCH * seqlen, region = REGION_MEMORY;
     double states = (3 * (double)p->layers + 1) * batch * row;
-    double reference = own * (double)r->j.sequences * seqlen * row;
 
     room->tune = (double)p->quantized * (12 + 17.0 / 32) +
                  3 * 2 * (double)p->layer_bytes + 2 * p->head_flops +
                  batch * 8 * row + threads_of(&r->j) * 12 * (1 << 20) +
-                 least(states, region) + least(reference, region);
+                 least(states, region);
     room->tune_files = (states > region ? states : 0) +
-                       (reference > region ? reference : 0) +
-                       own * (double)r->j.sequences * seqlen * 4 +
+                       (double)r->j.tune * batch * 4 +
                        (double)p->quantized * 17 / 32;
 }
 
@@ -208,13 +206,11 @@ static void plan_flops(const struct request *r, int effort, double *products,
                      (tokens <= WEIGHTED_TOKENS ? tokens : GRADIENT_TOKENS);
         *vectors += p->fisher_flops;
     }
-    /* forward, backward and again the forward pass, of 8 sequences, and the head thrice;
-     * before that the original over all */
+    /* of each token: drawn, the original's forward pass, the codes', theirs again in the
+     * backward pass, and that; the head for all but one of these */
     if (j->tune)
-        *products +=
-            (double)j->seqlen *
-            ((4 * p->token_flops + 3 * p->head_flops) * 8 * (double)j->tune +
-             p->token_flops * 2 * TUNE_OWN * (double)j->sequences);
+        *products += (double)TUNE_BATCH * (double)j->tune * (double)j->seqlen *
+                     (6 * p->token_flops + 4 * p->head_flops);
 }
 
 void room_plan(const struct request *r, bool measure, struct room *room)
@@ -406,8 +402,7 @@ void room_print(const struct request *r, const struct room *room)
                size_text(a, room->gradient),
                size_text(b, room->gradient_states));
     if (j->tune)
-        printf("tuning       behind that, about %s of memory, on the CPU; of "
-               "work %s\n",
+        printf("tuning       behind that, about %s of memory; of work %s\n",
                size_text(a, room->tune), size_text(b, room->tune_files));
     if (j->method == METHOD_GPTQ && strcmp(j->device, "cpu") != 0)
         gpu_room_print(r);

@@ -6,20 +6,21 @@
 int stage_own(struct stage *s, struct err *e)
 {
     (void)e;
-    command_add(stage_tool(s, "forge-generate"), "--sequences",
-                number_word(s->counts[1], TUNE_OWN * s->j.sequences),
-                "--tokens", number_word(s->counts[2], s->j.seqlen), "--key",
-                s->j.ukey, "-o", stage_path(s->path[0], s->U, "own.fts"),
-                s->j.model, NULL);
+    command_add(stage_device_tool(s, "forge-generate"), "--sequences",
+                number_word(s->counts[1], TUNE_BATCH * s->j.tune), "--tokens",
+                number_word(s->counts[2], s->j.seqlen), "--key", s->j.ukey,
+                "-o", stage_path(s->path[0], s->U, "own.fts"), s->j.model,
+                NULL);
     return 0;
 }
 
 int stage_tune(struct stage *s, struct err *e)
 {
-    struct command *c = stage_tool(s, "forge-tune");
+    struct command *c = stage_device_tool(s, "forge-tune");
 
     (void)e;
-    command_add(c, "--steps", number_word(s->counts[1], s->j.tune), "--tokens",
+    command_add(c, "--steps", number_word(s->counts[1], s->j.tune), "--batch",
+                number_word(s->counts[2], TUNE_BATCH), "--tokens",
                 stage_path(s->path[0], s->T, "tokens.fts"), "--tokens-key",
                 s->j.tkey, "--tokens", stage_path(s->path[1], s->U, "own.fts"),
                 "--expect-key", s->j.skey, "--key", s->j.ukey, s->j.model,

@@ -64,7 +64,7 @@ static void parse(struct settings *s, int argc, char **argv)
           &s->tool.key, 0, 0, true },
         { OPT_CHOICE, 0, "dtype", "bf16|f32", "type to compute in [bf16]",
           &s->dtype, 0, 0, false },
-        GPU_OPTIONS(&s->device),
+        DEVICE_OPTIONS(&s->device),
         TOOL_COMMON(&s->tool),
         TOOL_END,
     };
@@ -208,6 +208,7 @@ static void write_sequences(const struct settings *s)
     if (stream_create(&out, &to, &e) < 0)
         die_err(&e);
     if (generate_settings_read(&settings, s->model, &e) < 0 ||
+        device_open(&s->device, &forward_plugin, &e) < 0 ||
         generator_open(&o.g, s->model, s->dtype == DTYPE_F32 ? DT_F32 : DT_BF16,
                        PROGRESS_NEVER, &e) < 0)
         tool_fail(out, &e);

@@ -4,10 +4,11 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "common/math/threads.h"
 #include "device/device.h"
 #include "model/moe.h"
 
-enum { CHUNK = 512 }; /* tokens of a prompt that run together */
+enum { CHUNK = GENERATE_TOGETHER }; /* tokens of a prompt that run together */
 
 struct generator {
     struct model *m;
@@ -123,6 +124,11 @@ void generator_close(struct generator *g)
     free(g);
 }
 
+bool generator_on_device(const struct generator *g)
+{
+    return model_on_device(g->m);
+}
+
 const struct model_config *generator_config(const struct generator *g)
 {
     return model_config(g->m);
@@ -193,7 +199,7 @@ static int run_chunk(struct generator *g, const int32_t *ids, int64_t n,
                      struct err *e)
 {
     struct state *s = &g->state;
-    int64_t length[BATCH_SEQUENCES];
+    int64_t length[GENERATE_TOGETHER];
 
     for (int64_t i = 0; i < g->sequences; i++)
         length[i] = n;
@@ -215,10 +221,32 @@ static int run_chunk(struct generator *g, const int32_t *ids, int64_t n,
     return 0;
 }
 
+struct check {
+    const struct generator *g;
+    struct threads_error error;
+};
+
+static void check_rows(void *ctx, size_t begin, size_t end)
+{
+    struct check *j = ctx;
+    size_t vocab = (size_t)model_config(j->g->m)->vocab_size;
+    struct err e;
+
+    for (size_t i = begin * vocab; i < end * vocab; i++)
+        if (!isfinite(j->g->logits[i])) {
+            (void)!err_set(&e, E_DATA,
+                           "logits behind token %lld are not finite",
+                           (long long)kv_cache_length(j->g->cache));
+            threads_error_add(&j->error, begin, &e);
+            return;
+        }
+}
+
 /* Of the last token of each sequence. */
 static int find_logits(struct generator *g, const float **logits, struct err *e)
 {
     const struct model_config *c = model_config(g->m);
+    struct check check = { .g = g };
     int64_t n = g->sequences;
 
     if (head_norm(g->head, state_x(&g->state, g->state.rows - n), n, g->normed,
@@ -226,12 +254,10 @@ static int find_logits(struct generator *g, const float **logits, struct err *e)
         head_logits(g->head, g->normed, n, 0, c->vocab_size, g->logits,
                     c->vocab_size, e) < 0)
         return e->code;
-    for (int64_t i = 0; i < n * c->vocab_size; i++)
-        if (!isfinite(g->logits[i]))
-            return err_set(e, E_DATA, "logits behind token %lld are not finite",
-                           (long long)kv_cache_length(g->cache));
+    threads_error_init(&check.error);
+    threads_for((size_t)n, 1, check_rows, &check);
     *logits = g->logits;
-    return 0;
+    return threads_error_take(&check.error, e);
 }
 
 int generator_append(struct generator *g, const int32_t *ids, int64_t n,
@@ -243,6 +269,18 @@ int generator_append(struct generator *g, const int32_t *ids, int64_t n,
             return e->code;
     }
     return find_logits(g, logits, e);
+}
+
+int generator_draw_each(struct generator *g, int32_t *ids,
+                        const double *uniform, const int32_t *banned,
+                        int64_t bans, struct err *e)
+{
+    int64_t n = g->sequences;
+
+    return run_chunk(g, ids, 1, e) < 0 ||
+                   head_norm(g->head, g->state.x, n, g->normed, e) < 0 ?
+               e->code :
+               head_draw(g->head, g->normed, n, uniform, banned, bans, ids, e);
 }
 
 int generator_append_each(struct generator *g, const int32_t *ids,

@@ -6,6 +6,7 @@
 #include "model/model.h"
 
 struct generator;
+enum { GENERATE_TOGETHER = 512 };
 
 /* Load the model in DIR with all its layers, which stay in memory, those of a
  * 4-bit checkpoint in 4 bits, on the device that device_open() opened, if it has
@@ -28,11 +29,17 @@ MUST_CHECK int generator_begin(struct generator *g, int64_t tokens,
 MUST_CHECK int generator_append(struct generator *g, const int32_t *ids,
                                 int64_t n, const float **logits, struct err *e);
 
-/* The same for several sequences, at most BATCH_SEQUENCES, which grow by a token each:
+/* Whether it runs on a device. */
+bool generator_on_device(const struct generator *g);
+/* The same for several sequences, at most GENERATE_TOGETHER, which grow by a token each:
  * ids[sequences]; *logits [sequences, vocab_size].  Errors of kv_cache_create(), too. */
 MUST_CHECK int generator_begin_several(struct generator *g, int64_t sequences,
                                        int64_t tokens, struct err *e);
 MUST_CHECK int generator_append_each(struct generator *g, const int32_t *ids,
                                      const float **logits, struct err *e);
+/* On a device: the same, and draw a token of each, in place of ids, as head_draw(). */
+MUST_CHECK int generator_draw_each(struct generator *g, int32_t *ids,
+                                   const double *uniform, const int32_t *banned,
+                                   int64_t bans, struct err *e);
 
 #endif

@@ -8,7 +8,7 @@
 #include "common/math/splitmix.h"
 #include "common/math/threads.h"
 
-enum { TOGETHER = 128 }; /* sequences */
+enum { TOGETHER = 128 }; /* sequences on the host */
 
 struct draw {
     const struct own *o;
@@ -16,6 +16,7 @@ struct draw {
                                * at: position of the token */
     float *logits;            /* [sequences, vocab]; become probabilities */
     int32_t *ids;             /* [sequences] */
+    double *uniform;          /* [sequences], on a device */
 };
 
 /* Uniform in [0, 1), 53 bits. */
@@ -70,7 +71,26 @@ static void begin(struct draw *d, int64_t n)
                         (int32_t)(uniform(d, (size_t)i) * (double)d->vocab);
 }
 
-/* Sequences first..first+n-1 into all[n, tokens]. */
+/* The next tokens of n sequences, in place of theirs. */
+static int draw_next(struct draw *d, int64_t n, struct err *e)
+{
+    const struct generate_settings *s = d->o->settings;
+    const float *logits;
+
+    if (generator_on_device(d->o->g)) {
+        for (int64_t i = 0; i < n; i++)
+            d->uniform[i] = uniform(d, (size_t)i);
+        return generator_draw_each(d->o->g, d->ids, d->uniform, s->stop,
+                                   s->stops, e);
+    }
+    if (generator_append_each(d->o->g, d->ids, &logits, e) < 0)
+        return e->code;
+    d->logits = (float *)(uintptr_t)logits;
+    threads_for((size_t)n, 1, draw_some, d);
+    return 0;
+}
+
+/* Sequences first..first+n-1, which are begun, into all[n, tokens]. */
 static int write_some(const struct own *o, int64_t first, int64_t n,
                       int32_t *ids, int32_t *all, struct err *e)
 {
@@ -78,21 +98,18 @@ static int write_some(const struct own *o, int64_t first, int64_t n,
                       .first = first,
                       .vocab = generator_config(o->g)->vocab_size,
                       .ids = ids };
+    double room[GENERATE_TOGETHER];
 
-    if (generator_begin_several(o->g, n, o->tokens, e) < 0)
-        return e->code;
+    d.uniform = room;
+
     begin(&d, n);
     while (true) {
-        const float *logits;
-
         for (int64_t i = 0; i < n; i++)
             all[i * o->tokens + d.at] = ids[i];
         if (++d.at == o->tokens)
             return 0;
-        if (generator_append_each(o->g, ids, &logits, e) < 0)
+        if (draw_next(&d, n, e) < 0)
             return e->code;
-        d.logits = (float *)(uintptr_t)logits;
-        threads_for((size_t)n, 1, draw_some, &d);
     }
 }
 
@@ -112,18 +129,33 @@ static int put(const struct own *o, int64_t number, const int32_t *ids,
     return stream_write(out, &f, e);
 }
 
+/* Begin n sequences; on a device fewer, where its memory is too small. */
+static int64_t begin_some(const struct own *o, int64_t n, struct err *e)
+{
+    int rc = generator_begin_several(o->g, n, o->tokens, e);
+
+    while (rc == E_TEMP && n > 1 && generator_on_device(o->g)) {
+        n /= 2;
+        rc = generator_begin_several(o->g, n, o->tokens, e);
+    }
+    return rc < 0 ? rc : n;
+}
+
 int own_write(const struct own *o, struct stream_writer *out, struct err *e)
 {
+    int64_t together =
+        generator_on_device(o->g) ? GENERATE_TOGETHER : (int64_t)TOGETHER;
     int32_t *ids = mem_alloc(
-        (size_t)(TOGETHER * (o->tokens + 1)) * sizeof(*ids), "tokens", e);
+        (size_t)(together * (o->tokens + 1)) * sizeof(*ids), "tokens", e);
     int rc = ids ? 0 : e->code;
 
-    for (int64_t at = 0; at < o->count && !rc; at += TOGETHER) {
-        int64_t n = o->count - at < TOGETHER ? o->count - at : TOGETHER;
-        int32_t *all = ids + TOGETHER;
+    for (int64_t at = 0, n; at < o->count && rc >= 0; at += n) {
+        int32_t *all = ids + together;
 
-        rc = write_some(o, at, n, ids, all, e);
-        for (int64_t i = 0; i < n && !rc; i++)
+        n = o->count - at < together ? o->count - at : together;
+        n = begin_some(o, n, e);
+        rc = n < 0 ? (int)n : write_some(o, at, n, ids, all, e);
+        for (int64_t i = 0; i < n && rc >= 0; i++)
             rc = put(o, at + i, all + i * o->tokens, out, e);
     }
     free(ids);

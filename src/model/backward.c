@@ -11,14 +11,14 @@
 
 /* ---- the device ---- */
 
-static int use(struct model *m, struct cuda_context *c, struct err *e)
+static int use(struct model *m, struct cuda_context *c, const char *what,
+               double need, struct err *e)
 {
     struct plugin_table t = { BACKWARD_TABLE, BACKWARD_TABLE_VERSION, NULL };
     const struct forward_table *on = forward_functions();
 
     if (model_check_lacks(m, 0, e) < 0 || plugin_load(&t, NULL, e) < 0 ||
-        device_fits(on, c, "gradients of a layer take",
-                    gradient_device_bytes(&m->config, m->size), e) < 0)
+        device_fits(on, c, what, need, e) < 0)
         return e->code;
     m->on = on;
     m->context = c;
@@ -26,10 +26,11 @@ static int use(struct model *m, struct cuda_context *c, struct err *e)
     return 0;
 }
 
-int backward_use_device(struct model *m, struct err *e)
+int backward_use_device(struct model *m, const char *what, double need,
+                        struct err *e)
 {
     struct cuda_context *c = device_gpu();
-    int rc = c ? use(m, c, e) : 0;
+    int rc = c ? use(m, c, what, need, e) : 0;
 
     return rc < 0 && device_declined(&rc, e) ? 0 : rc;
 }
@@ -96,12 +97,12 @@ int backward_zero(const struct model *m, void *p, size_t n, struct err *e)
 }
 
 int backward_rows(const struct model *m, struct buffer *b, const void *x,
-                  int64_t n, const void **to, struct err *e)
+                  bool there, int64_t n, const void **to, struct err *e)
 {
     int64_t h = m->config.hidden_size;
 
     *to = x;
-    if (!m->on)
+    if (!m->on || there)
         return 0;
     if (model_reserve(m, b, n, h, m->size, "gradients", e) < 0)
         return e->code;
@@ -149,6 +150,19 @@ int backward_norm_vector(struct model *m, int64_t layer, const char *module,
                model_place(m, (void **)v, (size_t)n * sizeof(**v), e);
 }
 
+/* l->w = elements of a device widened to f32. */
+static int widen_there(struct model *m, struct loaded *l, const void *from,
+                       struct err *e)
+{
+    int64_t n = l->of.rows * l->of.cols;
+
+    l->placed = m;
+    return model_alloc(m, &l->w, (size_t)n * sizeof(float), false, NULL, e) <
+                   0 ?
+               e->code :
+               m->back->widen(m->context, m->dtype, from, n, l->w, e);
+}
+
 /* Widen l->w, elements of the host, to f32 where layers run. */
 static int widen_weights(struct model *m, struct loaded *l, struct err *e)
 {
@@ -168,14 +182,12 @@ static int widen_weights(struct model *m, struct loaded *l, struct err *e)
     }
     if (model_place(m, &from, (size_t)n * m->size, e) < 0)
         return e->code;
-    l->placed = m;
     if (!m->bf16) {
+        l->placed = m;
         l->w = from;
         return 0;
     }
-    rc = model_alloc(m, &l->w, (size_t)n * sizeof(float), false, NULL, e);
-    if (rc >= 0)
-        rc = m->back->widen(m->context, m->dtype, from, n, l->w, e);
+    rc = widen_there(m, l, from, e);
     model_free(m, from);
     return rc;
 }
@@ -184,15 +196,18 @@ int backward_read(struct model *m, struct loaded *l, struct err *e)
 {
     const struct linear *k = &l->of;
 
-    return model_weight(m, k->module, k->rows, k->cols, &l->w, e);
+    return model_tuned_there(m, k->module) ?
+               0 :
+               model_weight(m, k->module, k->rows, k->cols, &l->w, e);
 }
 
 int backward_place(struct model *m, struct loaded *l, struct err *e)
 {
     const struct linear *k = &l->of;
+    const void *there = model_tuned_there(m, k->module);
     char name[MODULE_PATH_MAX + 8];
 
-    if (widen_weights(m, l, e) < 0)
+    if ((there ? widen_there(m, l, there, e) : widen_weights(m, l, e)) < 0)
         return e->code;
     snprintf(name, sizeof(name), "%s.bias", k->module);
     return k->bias ? backward_vector(m, name, k->rows, &l->bias, e) : 0;
@@ -247,8 +262,8 @@ static int output_part(const struct model *m, const struct backward_output *o,
     if (!w)
         return 0;
     return backward_rows(m, rows,
-                         (const char *)o->y + (size_t)(at * h) * m->size, n, &y,
-                         e) < 0 ?
+                         (const char *)o->y + (size_t)(at * h) * m->size,
+                         o->there, n, &y, e) < 0 ?
                e->code :
                backward_stream(m, y, w, g, n, to, true, e);
 }

@@ -6,8 +6,8 @@
  * second-order term of the KL divergence when the residual stream changes.  The
  * backward pass goes through the head, norms, attention and MLPs; in a mixture
  * the router's choices and weights are held constant.  f32 throughout, by the
- * functions of backward_table.h.  Rows x of the residual stream are the host's, gradients g
- * are memory where layers run. */
+ * functions of backward_table.h.  Rows x of the residual stream are the host's unless said
+ * otherwise, gradients g are memory where layers run. */
 #ifndef FORGE_BACKWARD_H
 #define FORGE_BACKWARD_H
 
@@ -15,9 +15,10 @@
 #include "model/model.h"
 
 /* Before anything is loaded: run layers and their backward pass on the device
- * that device_open() opened, if there is one and gradient_device_bytes() fit,
- * or device_declined() says otherwise. */
-MUST_CHECK int backward_use_device(struct model *m, struct err *e);
+ * that device_open() opened, if there is one and `need` bytes fit, of which E_TEMP says
+ * that "`what`" so many, or device_declined() says otherwise. */
+MUST_CHECK int backward_use_device(struct model *m, const char *what,
+                                   double need, struct err *e);
 
 /* *n: bytes of device memory that gradients of a layer leave.  On a device only. */
 MUST_CHECK int backward_spare_bytes(const struct model *m, size_t *n,
@@ -42,12 +43,12 @@ void token_rows_close(struct token_rows *t);
 MUST_CHECK int backward_head(struct model *m, const void *x, int64_t n,
                              uint64_t first, float *g, struct err *e);
 /* The same of KL(p || q), p of the logits of the stream ref[n, H] and q of those of x[n,
- * H], f32 on the host, times `by`: g = by W^T (q - p) behind the norm.  *kl: its sum over
- * the rows.  W is rounded to bf16 in both. */
+ * H], elements where layers run, times `by`: g = by W^T (q - p) behind the norm.  *kl: its
+ * sum over the rows.  W is rounded to bf16 in both. */
 struct kl_head;
 MUST_CHECK int kl_head_open(struct model *m, struct kl_head **k, struct err *e);
 void kl_head_close(struct kl_head *k); /* NULL is allowed */
-MUST_CHECK int kl_head_run(struct kl_head *k, const float *ref, const float *x,
+MUST_CHECK int kl_head_run(struct kl_head *k, const void *ref, const void *x,
                            int64_t n, float by, float *g, double *kl,
                            struct err *e);
 /* Where model_adds_scaled(): the gradient to[n, H] with respect to what o
@@ -57,8 +58,10 @@ struct backward_output {
     int64_t layer;
     bool attention;
     int64_t n;
-    const void *y; /* [n, H], elements, the host's: what the linear put out;
+    const void
+        *y;     /* [n, H], elements, the host's or not: what the linear put out;
                     * NULL: there is no norm behind it */
+    bool there; /* y is where layers run */
     const float *g;
     float *to;
 };
@@ -79,6 +82,7 @@ struct token_squares {
 struct backward_block {
     int64_t layer, n;
     const void *x;
+    bool there; /* x is where layers run; else it is the host's */
     const char *dir;
     const float *out;
     float *g;
@@ -98,12 +102,15 @@ void backward_attention_close(struct attention_back *a); /* NULL is allowed */
  * sequences: sequence i has rows first[i]..first[i+1]-1.  Errors as above. */
 struct attention_batch {
     const void *x;        /* elements: the stream in front */
+    bool there;           /* as above */
     const int64_t *first; /* [n_sequences + 1] */
     int64_t n_sequences;
     const float *out; /* as above, of o */
     float *g;         /* is replaced */
     struct token_squares squares;
-    const float *attended; /* [rows, ...]: o's input, if weights are tuned */
+    const void
+        *attended; /* [rows, ...], elements, where layers run: o's input, if
+                           * weights are tuned */
 };
 MUST_CHECK int backward_attention(struct attention_back *a,
                                   const struct attention_batch *b,

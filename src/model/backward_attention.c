@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/math/rounded.h"
 #include "model/backward.h"
 #include "model/backward_parts.h"
 
@@ -23,6 +24,7 @@ struct attention_back {
     struct buffer y[PARTS];
     struct buffer q_raw, k_raw; /* before norms over all heads (QK_NORM_FLAT) */
     struct buffer q_lat, kv_lat; /* latents behind their norms */
+    struct buffer attended;      /* o's input in f32 */
 };
 
 /* ---- open, close ---- */
@@ -152,9 +154,9 @@ int backward_attention_open(struct model *m, int64_t layer,
 
 static void release(struct attention_back *a)
 {
-    struct buffer *const buffers[] = { &a->rows,  &a->elements, &a->in,
-                                       &a->q_raw, &a->k_raw,    &a->q_lat,
-                                       &a->kv_lat };
+    struct buffer *const buffers[] = { &a->rows,   &a->elements, &a->in,
+                                       &a->q_raw,  &a->k_raw,    &a->q_lat,
+                                       &a->kv_lat, &a->attended };
     float *const norms[] = { a->norm,     a->q_norm,    a->k_norm,
                              a->q_a_norm, a->kv_a_norm, a->sinks };
 
@@ -195,6 +197,7 @@ static int run_linear(const struct attention_back *a, enum linear_part p,
     j.in = l->of.cols;
     j.w = l->w;
     j.bf16 = a->m->bf16;
+    j.rounded = rounded(a->n);
     j.bias = j.back ? NULL : l->bias;
     return backward_of(a->m)->linear(a->m->context, &j, e);
 }
@@ -272,7 +275,34 @@ static int tune(const struct attention_back *a, enum linear_part p,
         return rc;
     if (fused)
         to += (float *)a->part[p].w - (float *)a->fused.w;
-    return backward_weights(a->n, of->rows, of->cols, g, x, to, e);
+    return backward_of(a->m)->weights(
+        a->m->context,
+        &(struct backward_weights){ .rows = a->n,
+                                    .out = of->rows,
+                                    .in = of->cols,
+                                    .g = g,
+                                    .x = x,
+                                    .to = to,
+                                    .rounded = rounded(a->n) },
+        e);
+}
+
+/* The same of o, whose inputs are elements. */
+static int tune_output(struct attention_back *a, const void *x, const float *g,
+                       struct err *e)
+{
+    const struct model *m = a->m;
+    int64_t n = a->n * a->part[PART_O].of.cols;
+
+    if (!m->tuning)
+        return 0;
+    if (!m->bf16)
+        return tune(a, PART_O, x, g, e);
+    if (model_reserve(m, &a->attended, n, 1, sizeof(float), "attention", e) <
+            0 ||
+        backward_of(m)->widen(m->context, m->dtype, x, n, a->attended.p, e) < 0)
+        return e->code;
+    return tune(a, PART_O, a->attended.p, g, e);
 }
 
 /* ---- queries, keys and values ---- */
@@ -521,12 +551,12 @@ int backward_attention(struct attention_back *a,
 
     a->n = b->first[b->n_sequences];
     if (reserve(a, e) < 0 ||
-        backward_rows(m, &a->rows, b->x, a->n, &x, e) < 0 ||
+        backward_rows(m, &a->rows, b->x, b->there, a->n, &x, e) < 0 ||
         (a->norm && model_norm(m, x, a->norm, a->n, a->elements.p, e) < 0) ||
         back->widen(m->context, m->dtype, a->norm ? a->elements.p : x,
                     a->n * c->hidden_size, a->in.p, e) < 0 ||
         (latent ? project_latent(a, e) : project(a, e)) < 0 ||
-        (m->tuning && tune(a, PART_O, b->attended, b->out, e) < 0) ||
+        tune_output(a, b->attended, b->out, e) < 0 ||
         output_back(a, b->out, &b->squares, e) < 0 ||
         attend(a, b->first, b->n_sequences, e) < 0 ||
         (latent ? project_latent_back(a, e) : project_back(a, e)) < 0 ||

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/math/blas.h"
+#include "common/math/rounded.h"
 #include "common/math/threads.h"
 #include "model/backward_parts.h"
 
@@ -159,12 +160,40 @@ static void linear_rows(void *ctx, size_t begin, size_t end)
     }
 }
 
+static void bias_rows(void *ctx, size_t begin, size_t end)
+{
+    const struct backward_linear *j = ctx;
+
+    for (size_t i = begin; i < end; i++)
+        for (int64_t k = 0; k < j->out; k++)
+            j->y[(int64_t)i * j->out + k] += j->bias[k];
+}
+
+static int linear_rounded(struct backward_linear *j, struct err *e)
+{
+    if (rounded_gemm(&(struct sgemm){ .tb = !j->back,
+                                      .m = j->rows,
+                                      .n = j->back ? j->in : j->out,
+                                      .k = j->back ? j->out : j->in,
+                                      .a = j->x,
+                                      .b = j->w,
+                                      .beta = j->add ? 1 : 0,
+                                      .c = j->y },
+                     e) < 0)
+        return e->code;
+    if (j->bias)
+        threads_for((size_t)j->rows, 16, bias_rows, j);
+    return 0;
+}
+
 int linear_back_cpu(struct cuda_context *c, const struct backward_linear *a,
                     struct err *e)
 {
     struct backward_linear j = *a;
 
     (void)c;
+    if (rounded(a->rows))
+        return linear_rounded(&j, e);
     if (blas_open(e) < 0)
         return e->code;
     threads_for((size_t)((a->rows + ROWS - 1) / ROWS), 1, linear_rows, &j);

@@ -9,6 +9,7 @@ const struct backward_table backward_cpu = {
     .squares = squares_cpu,
     .linear = linear_back_cpu,
     .norm = norm_back_cpu,
+    .weights = weights_back_cpu,
     .mlp = mlp_back_cpu,
     .gates = gates_cpu,
     .attend = attend_back_cpu,

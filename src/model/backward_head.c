@@ -49,7 +49,7 @@ static int run_part(struct head_pass *s, const void *host, int64_t n,
     if (model_reserve(m, &s->normed, n, h, m->size, "gradients", e) < 0 ||
         model_reserve(m, &s->y, n, h, sizeof(float), "gradients", e) < 0 ||
         model_reserve(m, &s->gy, n, h, sizeof(float), "gradients", e) < 0 ||
-        backward_rows(m, &s->rows, host, n, &x, e) < 0 ||
+        backward_rows(m, &s->rows, host, false, n, &x, e) < 0 ||
         model_norm(m, x, s->norm, n, s->normed.p, e) < 0 ||
         back->widen(m->context, m->dtype, s->normed.p, n * h, s->y.p, e) < 0)
         return e->code;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/math/blas.h"
+#include "common/math/rounded.h"
 #include "common/math/threads.h"
 #include "model/backward.h"
 #include "model/backward_parts.h"
@@ -15,8 +16,12 @@ enum { LOGITS = 1 << 20, MOST_ROWS = 128 }; /* of a part */
 
 struct kl_head {
     struct model *m;
-    float *norm, *w;         /* [H], [vocab, H] */
-    struct buffer y, ry, gy; /* [n, H] */
+    float *norm, *w; /* [H], [vocab, H] */
+    void *there;     /* on a device: w in bf16; the host has none then */
+    /* w and its transpose, where products are rounded, in place of w */
+    struct rounded_operand logits, back;
+    struct buffer y, ry, gy; /* [n, H] f32 */
+    struct buffer normed;    /* the same, elements, on a device */
     double *kl;              /* [kept] of each row */
     int64_t kept;
 };
@@ -42,12 +47,23 @@ static int load(struct kl_head *k, struct err *e)
         checkpoint_linear_bf16(m->ck, module, &w, &rows, &cols, e) < 0)
         return e->code;
     rc = model_check_shape(module, rows, cols, v, h, e);
+    if (rc >= 0 && m->on) {
+        k->there = w;
+        return model_place(m, &k->there, (size_t)(v * h) * sizeof(*w), e);
+    }
     if (rc >= 0)
         k->w = mem_pages((size_t)(v * h) * sizeof(float), "head", e);
     if (rc >= 0)
         rc = k->w ? widen_cpu(NULL, DT_BF16, w, v * h, k->w, e) : e->code;
     free(w);
-    return rc;
+    if (rc < 0 || !rounded(MOST_ROWS))
+        return rc;
+    if (rounded_pack(&k->logits, k->w, true, 0, v, h, e) < 0 ||
+        rounded_pack(&k->back, k->w, false, 0, h, v, e) < 0)
+        return e->code;
+    free(k->w);
+    k->w = NULL;
+    return 0;
 }
 
 int kl_head_open(struct model *m, struct kl_head **out, struct err *e)
@@ -70,12 +86,17 @@ void kl_head_close(struct kl_head *k)
 {
     if (!k)
         return;
-    free(k->norm);
+    model_free(k->m, k->norm);
+    if (k->m->on)
+        model_free(k->m, k->there);
     free(k->w);
+    rounded_release(&k->logits);
+    rounded_release(&k->back);
     free(k->kl);
-    buffer_release(&k->y);
-    buffer_release(&k->ry);
-    buffer_release(&k->gy);
+    model_buffer_release(k->m, &k->y);
+    model_buffer_release(k->m, &k->ry);
+    model_buffer_release(k->m, &k->gy);
+    model_buffer_release(k->m, &k->normed);
     free(k);
 }
 
@@ -123,6 +144,25 @@ static double diverge(const float *p, float *q, float by, int64_t n)
     return kl;
 }
 
+/* y[n, v] = x[n, H] Wᵀ, or back: y[n, H] = x[n, v] W.  room: n times the larger of both
+ * elements. */
+static void multiply(const struct kl_head *k, bool back, const float *x,
+                     int64_t n, uint16_t *room, float *y)
+{
+    int64_t h = k->m->config.hidden_size, v = k->m->config.vocab_size;
+
+    if (k->w)
+        blas_sgemm(&(struct sgemm){ .tb = !back,
+                                    .m = n,
+                                    .n = back ? h : v,
+                                    .k = back ? v : h,
+                                    .a = x,
+                                    .b = k->w,
+                                    .c = y });
+    else
+        rounded_multiply(back ? &k->back : &k->logits, x, n, room, y);
+}
+
 static void run_part(const struct job *j, int64_t at, float *p)
 {
     const struct kl_head *k = j->k;
@@ -131,14 +171,10 @@ static void run_part(const struct job *j, int64_t at, float *p)
     int64_t n = j->n - at < j->part ? j->n - at : j->part;
     bool plain = c->logit_scale == 1 && c->logit_cap <= 0;
     float *q = p + n * v, *slope = plain ? NULL : q + n * v;
-    struct sgemm g = { .tb = true, .m = n, .n = v, .k = h, .b = k->w };
+    uint16_t *room = (uint16_t *)(void *)(p + 3 * n * v);
 
-    g.a = (float *)k->ry.p + at * h;
-    g.c = p;
-    blas_sgemm(&g);
-    g.a = (float *)k->y.p + at * h;
-    g.c = q;
-    blas_sgemm(&g);
+    multiply(k, false, (float *)k->ry.p + at * h, n, room, p);
+    multiply(k, false, (float *)k->y.p + at * h, n, room, q);
     if (!plain) {
         squash(c, p, NULL, n * v);
         squash(c, q, slope, n * v);
@@ -150,20 +186,18 @@ static void run_part(const struct job *j, int64_t at, float *p)
     }
     for (int64_t i = 0; slope && i < n * v; i++)
         q[i] *= slope[i];
-    blas_sgemm(&(struct sgemm){ .m = n,
-                                .n = h,
-                                .k = v,
-                                .a = q,
-                                .b = k->w,
-                                .c = (float *)k->gy.p + at * h });
+    multiply(k, true, q, n, room, (float *)k->gy.p + at * h);
 }
 
 static void run_parts(void *ctx, size_t begin, size_t end)
 {
     struct job *j = ctx;
-    size_t logits = (size_t)(j->part * j->k->m->config.vocab_size);
+    const struct model_config *c = &j->k->m->config;
+    size_t logits = (size_t)(j->part * c->vocab_size);
+    size_t rows = (size_t)(j->part * c->hidden_size);
     struct err e;
-    float *room = scratch_thread(3 * logits * sizeof(*room), &e);
+    float *room = scratch_thread(
+        (3 * logits + (rows > logits ? rows : logits)) * sizeof(*room), &e);
 
     if (!room) {
         threads_error_add(&j->error, begin, &e);
@@ -178,8 +212,8 @@ static int reserve(struct kl_head *k, int64_t n, struct err *e)
     struct buffer *of[] = { &k->y, &k->ry, &k->gy };
 
     for (size_t i = 0; i < ARRAY_LEN(of); i++)
-        if (buffer_reserve(of[i], n, k->m->config.hidden_size, sizeof(float),
-                           "gradients", e) < 0)
+        if (model_reserve(k->m, of[i], n, k->m->config.hidden_size,
+                          sizeof(float), "gradients", e) < 0)
             return e->code;
     if (n > k->kept &&
         mem_grow(&k->kl, (size_t)n * sizeof(*k->kl), "gradients", e) < 0)
@@ -188,15 +222,14 @@ static int reserve(struct kl_head *k, int64_t n, struct err *e)
     return 0;
 }
 
-int kl_head_run(struct kl_head *k, const float *ref, const float *x, int64_t n,
-                float by, float *g, double *kl, struct err *e)
+static int run_on_host(struct kl_head *k, const void *ref, const void *x,
+                       int64_t n, float by, double *kl, struct err *e)
 {
     struct job j = { .k = k, .n = n, .by = by };
     int64_t part = LOGITS / k->m->config.vocab_size;
 
     j.part = part < 8 ? 8 : part > MOST_ROWS ? MOST_ROWS : part;
-    if (reserve(k, n, e) < 0 ||
-        model_norm(k->m, x, k->norm, n, k->y.p, e) < 0 ||
+    if (model_norm(k->m, x, k->norm, n, k->y.p, e) < 0 ||
         model_norm(k->m, ref, k->norm, n, k->ry.p, e) < 0)
         return e->code;
     threads_error_init(&j.error);
@@ -206,5 +239,50 @@ int kl_head_run(struct kl_head *k, const float *ref, const float *x, int64_t n,
     *kl = 0;
     for (int64_t i = 0; i < n; i++)
         *kl += k->kl[i];
+    return 0;
+}
+
+/* to[n, H] = norm of x[n, H], widened. */
+static int norm_there(struct kl_head *k, const void *x, int64_t n, float *to,
+                      struct err *e)
+{
+    struct model *m = k->m;
+    int64_t h = m->config.hidden_size;
+
+    return model_reserve(m, &k->normed, n, h, m->size, "gradients", e) < 0 ||
+                   model_norm(m, x, k->norm, n, k->normed.p, e) < 0 ?
+               e->code :
+               m->back->widen(m->context, m->dtype, k->normed.p, n * h, to, e);
+}
+
+static int run_there(struct kl_head *k, const void *ref, const void *x,
+                     int64_t n, float by, double *kl, struct err *e)
+{
+    const struct model_config *c = &k->m->config;
+    const struct backward_divergence a = { .rows = n,
+                                           .h = c->hidden_size,
+                                           .vocab = c->vocab_size,
+                                           .w = k->there,
+                                           .ref = k->ry.p,
+                                           .y = k->y.p,
+                                           .by = by,
+                                           .scale = (float)c->logit_scale,
+                                           .cap = (float)c->logit_cap,
+                                           .g = k->gy.p,
+                                           .kl = kl,
+                                           .rounded = rounded(n) };
+
+    return norm_there(k, ref, n, k->ry.p, e) < 0 ||
+                   norm_there(k, x, n, k->y.p, e) < 0 ?
+               e->code :
+               k->m->back->divergence(k->m->context, &a, e);
+}
+
+int kl_head_run(struct kl_head *k, const void *ref, const void *x, int64_t n,
+                float by, float *g, double *kl, struct err *e)
+{
+    if (reserve(k, n, e) < 0 ||
+        (k->m->on ? run_there : run_on_host)(k, ref, x, n, by, kl, e) < 0)
+        return e->code;
     return backward_stream(k->m, x, k->norm, k->gy.p, n, g, true, e);
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/math/rounded.h"
 #include "model/backward.h"
 #include "model/backward_parts.h"
 #include "model/moe.h"
@@ -20,7 +21,8 @@ struct mlp {
 struct pass {
     struct model *m;
     int64_t layer, n, h;
-    const char *x;    /* [n, h], elements, the host's */
+    const char *x;    /* [n, h], elements, the host's or not: */
+    bool there;       /* it is where layers run */
     const float *out; /* [n, h] of what the MLP puts out */
     float *g;         /* [n, h] */
     struct token_squares squares;
@@ -97,22 +99,21 @@ static int mlp_load_fused(struct model *m, int64_t layer, int64_t end,
     return 0;
 }
 
-/* Run it and add the gradients with respect to its weights, where they are tuned. */
+/* The gradients with respect to its weights are added, where they are tuned. */
 static int tune(const struct pass *s, const struct mlp *p,
-                const struct backward_mlp *a, struct err *e)
+                struct backward_mlp *a, struct err *e)
 {
     const struct loaded *both = p->both.w ? &p->both : NULL;
-    float *gw[MLP_LINEARS];
 
     for (int i = 0; i < MLP_LINEARS; i++) {
         const struct loaded *l = i < MLP_DOWN && both ? both : &p->of[i];
 
-        if (backward_tuned(s->m, &l->of, &gw[i], e) < 0)
+        if (backward_tuned(s->m, &l->of, &a->weights[i], e) < 0)
             return e->code;
     }
-    if (both && gw[MLP_UP])
-        gw[MLP_UP] += a->width * a->h;
-    return mlp_tune_cpu(a, gw, e);
+    if (both && a->weights[MLP_UP])
+        a->weights[MLP_UP] += a->width * a->h;
+    return 0;
 }
 
 /* Run the MLP p for `rows` rows of in, g and gin; token, weight: as in struct
@@ -128,8 +129,10 @@ static int run(const struct pass *s, const struct mlp *p, struct backward_mlp a,
         a.w[i] = p->of[i].w;
         a.bias[i] = p->of[i].bias;
     }
-    return s->m->tuning ? tune(s, p, &a, e) :
-                          backward_of(s->m)->mlp(s->m->context, &a, e);
+    a.rounded = rounded(a.rows);
+    return s->m->tuning && tune(s, p, &a, e) < 0 ?
+               e->code :
+               backward_of(s->m)->mlp(s->m->context, &a, e);
 }
 
 /* ---- open ---- */
@@ -217,8 +220,8 @@ static int next_part(struct pass *s, int64_t i, struct part *p, struct err *e)
                         .out = s->out + at * s->h,
                         .g = s->g + at * s->h };
     return backward_rows(s->m, &s->rows,
-                         s->x + (size_t)(at * s->h) * s->m->size, p->n, &p->x,
-                         e) < 0 ?
+                         s->x + (size_t)(at * s->h) * s->m->size, s->there,
+                         p->n, &p->x, e) < 0 ?
                e->code :
                1;
 }
@@ -430,6 +433,7 @@ int backward_mlp(struct model *m, const struct backward_block *b, struct err *e)
                       .n = b->n,
                       .h = m->config.hidden_size,
                       .x = b->x,
+                      .there = b->there,
                       .out = b->out,
                       .g = b->g,
                       .squares = b->squares,

@@ -239,11 +239,24 @@ static int tuned_product(const struct tuned_rows *j, int i, bool back, bool add,
     return linear_back_cpu(NULL, &l, e);
 }
 
-static int tune_rows(const struct tuned_rows *j, float *const gw[MLP_LINEARS],
-                     struct err *e)
+/* Add the gradient with respect to the weights of linear i, if it is wanted. */
+static int add_weights(const struct tuned_rows *j, int i, const float *g,
+                       const float *x, struct err *e)
 {
-    const struct backward_mlp *a = j->a;
-    size_t n = (size_t)a->rows;
+    int64_t h = j->a->h, w = j->a->width;
+    const struct backward_weights of = { .rows = j->a->rows,
+                                         .out = i == MLP_DOWN ? h : w,
+                                         .in = i == MLP_DOWN ? w : h,
+                                         .g = g,
+                                         .x = x,
+                                         .to = j->a->weights[i] };
+
+    return of.to ? weights_back_cpu(NULL, &of, e) : 0;
+}
+
+static int tune_rows(const struct tuned_rows *j, struct err *e)
+{
+    size_t n = (size_t)j->a->rows;
 
     threads_for(n, 16, gather_rows, (void *)(uintptr_t)j);
     if (tuned_product(j, MLP_GATE, false, false, j->in, j->gate, e) < 0 ||
@@ -251,12 +264,9 @@ static int tune_rows(const struct tuned_rows *j, float *const gw[MLP_LINEARS],
         tuned_product(j, MLP_DOWN, true, false, j->g, j->c, e) < 0)
         return e->code;
     threads_for(n, 16, gate_rows, (void *)(uintptr_t)j);
-    if ((gw[MLP_GATE] && backward_weights(a->rows, a->width, a->h, j->gate,
-                                          j->in, gw[MLP_GATE], e) < 0) ||
-        (gw[MLP_UP] && backward_weights(a->rows, a->width, a->h, j->up, j->in,
-                                        gw[MLP_UP], e) < 0) ||
-        (gw[MLP_DOWN] && backward_weights(a->rows, a->h, a->width, j->g, j->to,
-                                          gw[MLP_DOWN], e) < 0) ||
+    if (add_weights(j, MLP_GATE, j->gate, j->in, e) < 0 ||
+        add_weights(j, MLP_UP, j->up, j->in, e) < 0 ||
+        add_weights(j, MLP_DOWN, j->g, j->to, e) < 0 ||
         tuned_product(j, MLP_GATE, true, false, j->gate, j->in, e) < 0 ||
         tuned_product(j, MLP_UP, true, true, j->up, j->in, e) < 0)
         return e->code;
@@ -264,8 +274,7 @@ static int tune_rows(const struct tuned_rows *j, float *const gw[MLP_LINEARS],
     return 0;
 }
 
-int mlp_tune_cpu(const struct backward_mlp *a, float *const gw[MLP_LINEARS],
-                 struct err *e)
+static int tune(const struct backward_mlp *a, struct err *e)
 {
     size_t rows = (size_t)a->rows, h = (size_t)a->h, w = (size_t)a->width;
     struct tuned_rows j = { .a = a };
@@ -279,7 +288,7 @@ int mlp_tune_cpu(const struct backward_mlp *a, float *const gw[MLP_LINEARS],
     j.up = j.gate + rows * w;
     j.c = j.up + rows * w;
     j.to = j.c + rows * w;
-    rc = tune_rows(&j, gw, e);
+    rc = tune_rows(&j, e);
     free(j.in);
     return rc;
 }
@@ -290,6 +299,9 @@ int mlp_back_cpu(struct cuda_context *c, const struct backward_mlp *a,
     struct job j = { .a = a };
 
     (void)c;
+    for (int i = 0; i < MLP_LINEARS; i++)
+        if (a->weights[i])
+            return tune(a, e);
     if (blas_open(e) < 0)
         return e->code;
     threads_error_init(&j.error);

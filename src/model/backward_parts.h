@@ -25,11 +25,11 @@ MUST_CHECK int backward_vector(struct model *m, const char *name, int64_t n,
 MUST_CHECK int backward_norm_vector(struct model *m, int64_t layer,
                                     const char *module, int64_t n, float **v,
                                     struct err *e);
-/* *to: n rows of the residual stream, elements, where layers run: x, which is
- * the host's, or a copy in b. */
+/* *to: n rows of the residual stream, elements, where layers run: x, if it is there, or
+ * a copy in b of x, which is the host's. */
 MUST_CHECK int backward_rows(const struct model *m, struct buffer *b,
-                             const void *x, int64_t n, const void **to,
-                             struct err *e);
+                             const void *x, bool there, int64_t n,
+                             const void **to, struct err *e);
 /* Zero n bytes where layers run. */
 MUST_CHECK int backward_zero(const struct model *m, void *p, size_t n,
                              struct err *e);
@@ -43,11 +43,6 @@ MUST_CHECK int backward_stream(const struct model *m, const void *x,
  * they are not tuned (model_tune()). */
 MUST_CHECK int backward_tuned(const struct model *m, const struct linear *l,
                               float **g, struct err *e);
-/* to[out, in] += g^T x for rows g[rows, out], x[rows, in], on the host. */
-MUST_CHECK int backward_weights(int64_t rows, int64_t out, int64_t in,
-                                const float *g, const float *x, float *to,
-                                struct err *e);
-
 /* ---- the CPU's (backward_table.h) ---- */
 
 int widen_cpu(struct cuda_context *c, enum dtype t, const void *x, int64_t n,
@@ -66,10 +61,8 @@ int norm_back_cpu(struct cuda_context *c, const struct backward_norm *a,
                   struct err *e);
 int mlp_back_cpu(struct cuda_context *c, const struct backward_mlp *a,
                  struct err *e);
-/* mlp_back_cpu(), which adds gradients with respect to the weights to gw, those of NULL
- * left out. */
-int mlp_tune_cpu(const struct backward_mlp *a, float *const gw[MLP_LINEARS],
-                 struct err *e);
+int weights_back_cpu(struct cuda_context *c, const struct backward_weights *a,
+                     struct err *e);
 int gates_cpu(struct cuda_context *c, const float *in, const float *w,
               int64_t rows, int64_t n, float *weight, struct err *e);
 int attend_back_cpu(struct cuda_context *c, const struct backward_attend *a,

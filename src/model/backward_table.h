@@ -13,7 +13,7 @@
 #include "model/forward_table.h"
 
 #define BACKWARD_TABLE "forge_backward_table"
-enum { BACKWARD_TABLE_VERSION = 6 };
+enum { BACKWARD_TABLE_VERSION = 7 };
 
 /* y[rows, out] = x[rows, in] W^T + bias; back: y[rows, in] = x[rows, out] W,
  * which is added to y if `add`. */
@@ -25,6 +25,16 @@ struct backward_linear {
     const float *x;
     float *y;
     bool back, add;
+    bool rounded; /* on a GPU: where w is bf16's, x is rounded to bf16 */
+};
+
+/* to[out, in] += g^T x, the gradient with respect to the weights of a linear, of rows
+ * g[rows, out] with respect to its outputs, and of its inputs x[rows, in]. */
+struct backward_weights {
+    int64_t rows, out, in;
+    const float *g, *x;
+    float *to;
+    bool rounded; /* on a GPU: g and x are rounded to bf16 */
 };
 
 /* RMS norm y = w x / r, r^2 = mean x^2 + eps, of rows of n elements:
@@ -65,6 +75,9 @@ struct backward_mlp {
     /* [rows] each, or NULL: += |.|^2 of the gradients with respect to what gate,
      * and up, put out, for row i of the MLP. */
     float *squares[MLP_DOWN];
+    /* Added to: the gradients with respect to w.  NULL: not wanted. */
+    float *weights[MLP_LINEARS];
+    bool rounded; /* as in struct backward_linear and struct backward_weights */
 };
 
 /* Head norms, RoPE and causal softmax attention of each sequence: from
@@ -116,6 +129,19 @@ struct backward_head {
     float scale, cap; /* cap 0: none */
 };
 
+/* g[rows, h] = by * sum_v (q_v - p_v) w_v, the gradient of by * KL(p || q) with
+ * respect to y, of q = softmax(z) with the logits z of y, and p of those of ref; logits
+ * as in struct backward_head. */
+struct backward_divergence {
+    int64_t rows, h, vocab;
+    const uint16_t *w; /* [vocab, h], bf16 */
+    const float *ref, *y;
+    float by, scale, cap;
+    float *g;
+    double *kl;   /* the host's: its sum over the rows */
+    bool rounded; /* as in struct backward_linear, and by (q - p), too */
+};
+
 /* The table.  Functions return as device/plugin.h says. */
 struct backward_table {
     uint32_t version;
@@ -137,6 +163,8 @@ struct backward_table {
                   struct err *e);
     int (*norm)(struct cuda_context *c, const struct backward_norm *a,
                 struct err *e);
+    int (*weights)(struct cuda_context *c, const struct backward_weights *a,
+                   struct err *e);
     int (*mlp)(struct cuda_context *c, const struct backward_mlp *a,
                struct err *e);
     /* weight[rows] = sigmoid(in[rows, n] w[n]), in double. */
@@ -148,6 +176,9 @@ struct backward_table {
                   struct err *e);
     int (*head)(struct cuda_context *c, const struct backward_head *a,
                 struct err *e);
+    /* NULL in the CPU's table. */
+    int (*divergence)(struct cuda_context *c,
+                      const struct backward_divergence *a, struct err *e);
 };
 
 extern const struct backward_table backward_cpu;

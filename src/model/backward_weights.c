@@ -1,15 +1,10 @@
 /* backward_weights.c - see backward_parts.h: gradients with respect to weights. */
 #include "common/math/blas.h"
+#include "common/math/rounded.h"
 #include "common/math/threads.h"
 #include "model/backward_parts.h"
 
 enum { OUTPUTS = 64 }; /* rows of a weight that a thread sums at a time */
-
-struct job {
-    int64_t rows, out, in;
-    const float *g, *x;
-    float *to;
-};
 
 int backward_tuned(const struct model *m, const struct linear *l, float **g,
                    struct err *e)
@@ -23,7 +18,7 @@ int backward_tuned(const struct model *m, const struct linear *l, float **g,
 /* Every sum over the rows is one product's, whatever the number of threads. */
 static void sum_outputs(void *ctx, size_t begin, size_t end)
 {
-    const struct job *j = ctx;
+    const struct backward_weights *j = ctx;
 
     for (int64_t i = (int64_t)begin; i < (int64_t)end; i++) {
         int64_t at = i * OUTPUTS, left = j->out - at;
@@ -40,13 +35,24 @@ static void sum_outputs(void *ctx, size_t begin, size_t end)
     }
 }
 
-int backward_weights(int64_t rows, int64_t out, int64_t in, const float *g,
-                     const float *x, float *to, struct err *e)
+int weights_back_cpu(struct cuda_context *c, const struct backward_weights *a,
+                     struct err *e)
 {
-    struct job j = { rows, out, in, g, x, to };
+    struct backward_weights j = *a;
 
+    (void)c;
+    if (rounded(a->rows))
+        return rounded_gemm(&(struct sgemm){ .ta = true,
+                                             .m = a->out,
+                                             .n = a->in,
+                                             .k = a->rows,
+                                             .a = a->g,
+                                             .b = a->x,
+                                             .beta = 1,
+                                             .c = a->to },
+                            e);
     if (blas_open(e) < 0)
         return e->code;
-    threads_for((size_t)((out + OUTPUTS - 1) / OUTPUTS), 1, sum_outputs, &j);
+    threads_for((size_t)((a->out + OUTPUTS - 1) / OUTPUTS), 1, sum_outputs, &j);
     return 0;
 }

@@ -122,6 +122,25 @@ static int use_rows(struct layer *l, const struct state *s,
     return 0;
 }
 
+/* Rows `from` of a batch, of n bytes, `row` apart, to the end of each sequence's in a
+ * cache. */
+static int append(const struct kv_cache *p, const struct state *s, char *to,
+                  const char *from, size_t row, size_t n, struct err *e)
+{
+    const struct model *m = p->m;
+    int64_t rows = s->rows / p->sequences;
+
+    if (p->sequences == 1)
+        return m->on->copy_rows(m->context, to + (size_t)p->length * n, n, from,
+                                row, n, rows, e);
+    for (int64_t i = 0; i < rows; i++)
+        if (m->on->copy_rows(m->context, to + (size_t)(p->length + i) * n,
+                             (size_t)p->tokens * n, from + (size_t)i * row,
+                             (size_t)rows * row, n, p->sequences, e) < 0)
+            return e->code;
+    return 0;
+}
+
 /* With a KV cache: append them to the layer's in there, and take all of those. */
 static int keep_rows(struct layer *l, const struct state *s, struct kept *r,
                      struct err *e)
@@ -134,14 +153,12 @@ static int keep_rows(struct layer *l, const struct state *s, struct kept *r,
 
     if (!p)
         return 0;
-    k = p->keys / (size_t)p->tokens;
-    v = p->values / (size_t)p->tokens;
+    k = p->keys / (size_t)(p->sequences * p->tokens);
+    v = p->values / (size_t)(p->sequences * p->tokens);
     from = m->config.mla.kv_lora ? 0 : (size_t)r->row * m->size;
     to = (char *)p->memory.p + (size_t)l->index * (p->keys + p->values);
-    if (m->on->copy_rows(m->context, to + (size_t)p->length * k, k, r->key,
-                         from ? from : k, k, s->rows, e) < 0 ||
-        m->on->copy_rows(m->context, to + p->keys + (size_t)p->length * v, v,
-                         r->value, from ? from : v, v, s->rows, e) < 0)
+    if (append(p, s, to, r->key, from ? from : k, k, e) < 0 ||
+        append(p, s, to + p->keys, r->value, from ? from : v, v, e) < 0)
         return e->code;
     *r = (struct kept){ to, to + p->keys, own };
     return 0;
@@ -190,6 +207,21 @@ static int gate_heads(const struct model *m, const struct forward_attend *a,
     return m->on->gate_heads(m->context, &g, e);
 }
 
+/* Before keys of several sequences go to a KV cache, where they lie apart: normalize and
+ * rotate them. */
+static int turn_rows(const struct model *m, const struct state *s,
+                     struct forward_attend *a, const struct kept *rows,
+                     struct err *e)
+{
+    struct forward_attend own;
+
+    a->each = s->cache->tokens;
+    own = *a;
+    find_heads(m, rows, &own);
+    a->turned = true;
+    return m->on->turn(m->context, &own, e);
+}
+
 int device_attend(struct layer *l, const struct state *s, void *out,
                   struct err *e)
 {
@@ -228,6 +260,8 @@ int device_attend(struct layer *l, const struct state *s, void *out,
         return e->code;
     a.turned = model_row_keys(c, l->index);
     if ((a.turned && use_rows(l, s, &a, &rows, e) < 0) ||
+        (s->cache && s->cache->sequences > 1 &&
+         turn_rows(m, s, &a, &rows, e) < 0) ||
         keep_rows(l, s, &rows, e) < 0)
         return e->code;
     if (a.turned)

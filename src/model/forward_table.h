@@ -19,7 +19,7 @@
 #include "forge_w4a16.h"
 
 #define FORWARD_TABLE "forge_forward_table"
-enum { FORWARD_TABLE_VERSION = 9 };
+enum { FORWARD_TABLE_VERSION = 10 };
 
 /* RMS norm: out[rows, n] = w * x / rms(x) for rows of n elements, leading
  * dimension ld. */
@@ -87,6 +87,19 @@ struct forward_sums {
     int64_t ld;
 };
 
+/* A token for each row of `of`, whose y is not used, drawn from softmax(z): z = scale y,
+ * or with a cap cap tanh(scale y / cap), without the banned tokens.  The host's: uniform
+ * [rows], in 0..1, banned, and ids [rows], the first token where the sum of the
+ * probabilities is larger than uniform; -1: a logit is not finite. */
+struct forward_draw {
+    struct forward_sums of;
+    float scale, cap;
+    const double *uniform;
+    const int32_t *banned;
+    int64_t bans;
+    int32_t *ids;
+};
+
 /* The experts of `rows` tokens, by the logits x W^T + shift in f32, as
  * route_token() chooses them: equal logits give the CPU's bits. */
 struct forward_route {
@@ -121,8 +134,11 @@ struct forward_attend {
     int64_t rows, n_sequences;
     const int64_t *first; /* the host's, [n_sequences + 1]: first row of each
                            * sequence */
-    int64_t past; /* a single sequence goes on behind so many rows of k, v and
-                   * tail, which earlier calls have rotated; q begins there */
+    int64_t past; /* sequences go on behind so many rows of k, v and tail, which
+                   * earlier calls have rotated; q begins there */
+    int64_t
+        each; /* rows of k, v and tail that a sequence has, from i * each on,
+                   * turned; 0: they are the batch's, and only one goes on */
     int64_t n_heads, n_kv_heads, head_dim, v_dim;
     int64_t window;      /* the query at position p sees keys p - window + 1..p;
                      * 0: 0..p */
@@ -138,8 +154,8 @@ struct forward_attend {
     const float *cs; /* [positions, rotary]: cosines, then sines; not read
                       * where rotary is 0 */
     bool
-        turned; /* keys are normalized and rotated already; k_norm is NULL, and so
-                  * is tail.p */
+        turned; /* keys, or their tail, are normalized and rotated already; k_norm
+                  * is NULL */
     struct forward_heads q, k, v; /* q.p may be overwritten, and k.p if
                                    * tail.p is NULL and not turned */
     struct forward_heads tail;    /* latent attention: the last tail_dim dims
@@ -289,12 +305,15 @@ struct forward_table {
                    struct err *e);
     int (*sums)(struct cuda_context *c, const struct forward_sums *a,
                 struct err *e);
+    int (*draw)(struct cuda_context *c, const struct forward_draw *a,
+                struct err *e);
     int (*route)(struct cuda_context *c, const struct forward_route *a,
                  struct err *e);
     int (*attend)(struct cuda_context *c, const struct forward_attend *a,
                   struct err *e);
     /* What attend() does to keys in front of attention, in place: norm and RoPE of
-     * a->k.  Nothing else of a is read but the batch and the sizes. */
+     * a->k, or of a->tail, which have the rows of the batch alone.  Nothing else of a is
+     * read but the batch and the sizes. */
     int (*turn)(struct cuda_context *c, const struct forward_attend *a,
                 struct err *e);
     int (*gate_heads)(struct cuda_context *c,

@@ -332,24 +332,54 @@ static void cap_rows(void *ctx, size_t begin, size_t end)
     }
 }
 
+/* Of all logits. */
+static struct forward_sums sums_of(const struct head *h, const void *normed,
+                                   int64_t n)
+{
+    return (struct forward_sums){ .dtype = h->m->dtype,
+                                  .weights = h->m->dtype,
+                                  .rows = n,
+                                  .all = h->lm.of.rows,
+                                  .n = h->lm.of.rows,
+                                  .depth = h->lm.of.cols,
+                                  .x = normed,
+                                  .w = h->lm.w };
+}
+
+int head_draw(const struct head *h, const void *normed, int64_t n,
+              const double *uniform, const int32_t *banned, int64_t bans,
+              int32_t *ids, struct err *e)
+{
+    const struct model *m = h->m;
+    const struct forward_draw d = { .of = sums_of(h, normed, n),
+                                    .scale = (float)m->config.logit_scale,
+                                    .cap = (float)m->config.logit_cap,
+                                    .uniform = uniform,
+                                    .banned = banned,
+                                    .bans = bans,
+                                    .ids = ids };
+
+    if (m->on->draw(m->context, &d, e) < 0)
+        return e->code;
+    for (int64_t i = 0; i < n; i++)
+        if (ids[i] < 0)
+            return err_set(e, E_DATA, "logits are not finite");
+    return 0;
+}
+
 int head_logits(const struct head *h, const void *normed, int64_t n, int64_t v0,
                 int64_t nv, float *logits, int64_t ld, struct err *e)
 {
     const struct model_config *c = &h->m->config;
     struct cap_job j = { c, h->m->k, logits, nv, ld };
-    int rc = product_sums(h->m,
-                          &(struct forward_sums){ .dtype = h->m->dtype,
-                                                  .weights = h->m->dtype,
-                                                  .rows = n,
-                                                  .all = h->lm.of.rows,
-                                                  .depth = h->lm.of.cols,
-                                                  .first = v0,
-                                                  .n = nv,
-                                                  .x = normed,
-                                                  .w = h->lm.w,
-                                                  .y = logits,
-                                                  .ld = ld },
-                          e);
+    struct forward_sums s = sums_of(h, normed, n);
+    int rc;
+
+    s.first = v0;
+    s.n = nv;
+    s.y = logits;
+    s.ld = ld;
+    rc = product_sums(h->m, &s, e);
 
     if (rc >= 0 && (c->logit_scale != 1 || c->logit_cap > 0))
         threads_for((size_t)n, 4, cap_rows, &j);

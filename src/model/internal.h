@@ -70,6 +70,7 @@ struct loaded {
     float *bias;           /* [rows] f32, or NULL */
     const struct model *placed; /* w, on_device and bias are in its device
                                  * memory; NULL: the host's */
+    bool borrowed;              /* w is there, and another's */
 };
 
 /* The weights of a layer that a run from point `from` to point `to` needs. */
@@ -117,6 +118,9 @@ MUST_CHECK int model_norm_vector(struct model *m, const char *name, int64_t n,
  * it.  E_DATA: another shape. */
 MUST_CHECK int model_weight(struct model *m, const char *module, int64_t rows,
                             int64_t cols, void **w, struct err *e);
+/* The weights of a linear that are being tuned on a device: elements there, which stay;
+ * NULL: they are not. */
+const void *model_tuned_there(const struct model *m, const char *module);
 /* E_DATA unless the module's weight [r, c] is [rows, cols]. */
 MUST_CHECK int model_check_shape(const char *module, uint64_t r, uint64_t c,
                                  int64_t rows, int64_t cols, struct err *e);
@@ -270,8 +274,8 @@ MUST_CHECK int device_attend(struct layer *l, const struct state *s, void *out,
                              struct err *e);
 
 /* KV cache.  Per layer keys and values, [n_kv_heads, sequences * blocks] blocks of
- * ATTEND_KEYS keys each, zero beyond `length`; on a device [tokens] rows of m->key
- * and m->value. */
+ * ATTEND_KEYS keys each, zero beyond `length`; on a device [sequences, tokens] rows of
+ * m->key and m->value. */
 struct kv_cache {
     const struct model *m;
     int64_t tokens, length; /* of a sequence: capacity; number of tokens */

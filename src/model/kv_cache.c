@@ -24,7 +24,7 @@ static int find_sizes(struct kv_cache *p, const struct model *m, size_t *all,
         key = value = (size_t)(c->n_kv_heads * c->head_dim) * m->size;
     }
     if (m->on)
-        rows = (size_t)p->tokens;
+        rows = (size_t)(p->sequences * p->tokens);
     if (size_mul(rows, key, &p->keys) || size_mul(rows, value, &p->values) ||
         size_add(p->keys, p->values, all) ||
         size_mul(*all, (size_t)c->n_layers, all))
@@ -53,9 +53,8 @@ int kv_cache_create(struct kv_cache **out, const struct model *m,
     size_t all = 0;
 
     *out = NULL;
-    if (sequences > 1 &&
-        (m->on || m->config.layer_linear || m->config.family->altup ||
-         (x->top_k && tokens > x->top_k)))
+    if (sequences > 1 && (m->config.layer_linear || m->config.family->altup ||
+                          (x->top_k && tokens > x->top_k)))
         return err_set(e, E_CONFIG, "%s: no cache of several sequences here",
                        m->config.family->model_type);
     if (model_check_length(m, tokens, e) < 0)

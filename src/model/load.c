@@ -58,6 +58,11 @@ void model_tune(struct model *m, const struct tuning *t)
     m->tuning = t;
 }
 
+const void *model_tuned_there(const struct model *m, const char *module)
+{
+    return m->tuning && m->on ? m->tuning->there(m->tuning->ctx, module) : NULL;
+}
+
 int model_weight(struct model *m, const char *module, int64_t rows,
                  int64_t cols, void **w, struct err *e)
 {
@@ -111,8 +116,11 @@ static int load_stored(struct model *m, struct loaded *l, struct err *e)
     struct ck_words *w = &l->words;
     int rc;
 
+    l->w = (void *)(uintptr_t)model_tuned_there(m, k->module);
+    l->borrowed = l->w;
     if (m->tuning)
-        return model_weight(m, k->module, k->rows, k->cols, &l->w, e);
+        return l->w ? 0 :
+                      model_weight(m, k->module, k->rows, k->cols, &l->w, e);
     rc = load_fp8(m, l, e);
     if (rc)
         return rc < 0 ? rc : 0;
@@ -174,6 +182,8 @@ int layer_linear(struct layer *l, const char *part, int64_t rows, int64_t cols,
 
 void loaded_release(struct loaded *l)
 {
+    if (l->borrowed)
+        l->w = NULL;
     if (l->placed) {
         model_free(l->placed, l->w);
         model_free(l->placed, l->bias);
@@ -190,4 +200,5 @@ void loaded_release(struct loaded *l)
     l->on_device = NULL;
     l->bias = NULL;
     l->placed = NULL;
+    l->borrowed = false;
 }

@@ -80,17 +80,20 @@ void model_list_kv_b(struct model *m);
 /* Weights that are being tuned. */
 struct tuning {
     void *ctx;
-    /* *w [rows, cols], f32, malloced: the weights of a linear.  1; 0: it is not tuned,
-     * and the checkpoint's are used; errors.  From any thread. */
+    /* *w [rows, cols], f32, malloced: the weights of a linear on the host.  1; 0: it is
+     * not tuned, and the checkpoint's are used; errors.  From any thread. */
     int (*weights)(void *ctx, const char *module, int64_t rows, int64_t cols,
                    float **w, struct err *e);
-    /* *g [rows, cols]: to which the backward pass adds the gradient with respect to
-     * them; NULL: it is not tuned. */
+    /* The same on a device: elements in its memory, which stay there, or NULL.  From any
+     * thread. */
+    const void *(*there)(void *ctx, const char *module);
+    /* *g [rows, cols], where layers run: to which the backward pass adds the gradient
+     * with respect to them; NULL: it is not tuned. */
     int (*gradient)(void *ctx, const char *module, int64_t rows, int64_t cols,
                     float **g, struct err *e);
 };
-/* From now on use the tuned weights in forward and backward passes, which run on the
- * host in f32; NULL: those of the checkpoint. */
+/* From now on use the tuned weights in forward and backward passes, which on the host
+ * run in f32; NULL: those of the checkpoint. */
 void model_tune(struct model *m, const struct tuning *t);
 
 struct forward_table; /* model/forward_table.h */
@@ -291,6 +294,12 @@ void head_release(struct head *h); /* NULL is allowed */
 /* out[n, H] = final norm of x[n, model_row()]; elements.  out may be x. */
 MUST_CHECK int head_norm(const struct head *h, const void *x, int64_t n,
                          void *out, struct err *e);
+/* On a device: ids[n], the host's: tokens drawn by uniform[n], in 0..1, as struct
+ * forward_draw says, without the banned.  E_DATA: a logit is not finite; E_CONFIG: the
+ * vocabulary is too large. */
+MUST_CHECK int head_draw(const struct head *h, const void *normed, int64_t n,
+                         const double *uniform, const int32_t *banned,
+                         int64_t bans, int32_t *ids, struct err *e);
 /* logits[n, ld], f32, the host's: logits of vocabulary entries v0..v0+nv-1 for
  * normed[n, H].  v0 is a multiple of GEMM_COLS (bf16_gemm.h).  Fast from some
  * hundred rows on, and with nv = vocab_size or blocks of some thousand. */

@@ -11,6 +11,7 @@
 #include "arch/device_bytes.h"
 #include "common/math/bf16_gemm.h"
 #include "common/math/blas.h"
+#include "common/math/rounded.h"
 #include "common/math/threads.h"
 #include "model/internal.h"
 #include "model/scratch.h"
@@ -122,6 +123,11 @@ int loaded_place(struct model *m, struct loaded *l, struct err *e)
         return product_pack(m, l->of.rows, l->of.cols, &l->w, e);
     if (l->placed)
         return 0;
+    if (l->borrowed) {
+        l->placed = m;
+        return model_place(m, (void **)&l->bias,
+                           (size_t)l->of.rows * sizeof(*l->bias), e);
+    }
     l->w = NULL;
     if (l->words.codes)
         rc = m->on->linear(m->context, &l->words.of, &l->on_device, e);
@@ -461,6 +467,49 @@ static int run_part(const struct product *p, bool strips, struct err *e)
     return rc;
 }
 
+/* ---- f32 rounded to bf16 ---- */
+
+/* Sums of first and second, of all rows. */
+struct sums {
+    const struct product *p;
+    float *y, *u; /* [rows, outputs] */
+};
+
+static void finish_rows(void *ctx, size_t begin, size_t end)
+{
+    const struct sums *s = ctx;
+    int64_t n = s->p->first->of.rows;
+
+    for (int64_t r = (int64_t)begin; r < (int64_t)end; r++)
+        finish_row(s->p, r, 0, n, s->y + r * n, s->u ? s->u + r * n : NULL);
+}
+
+static int run_rounded(const struct product *p, struct err *e)
+{
+    int64_t n = p->first->of.rows;
+    size_t each = (size_t)(p->rows * n);
+    struct sums s = { .p = p };
+    int rc = 0;
+
+    s.y = mem_pages((p->second ? 2 : 1) * each * sizeof(*s.y), "products", e);
+    if (!s.y)
+        return e->code;
+    s.u = p->second ? s.y + each : NULL;
+    for (int i = 0; i < (p->second ? 2 : 1) && rc >= 0; i++)
+        rc = rounded_gemm(&(struct sgemm){ .tb = true,
+                                           .m = p->rows,
+                                           .n = n,
+                                           .k = p->first->of.cols,
+                                           .a = p->x,
+                                           .b = (i ? p->second : p->first)->w,
+                                           .c = i ? s.u : s.y },
+                          e);
+    if (rc >= 0)
+        threads_for((size_t)p->rows, 16, finish_rows, &s);
+    free(s.y);
+    return rc;
+}
+
 int product_run(const struct product *p, struct err *e)
 {
     struct product part = *p;
@@ -469,6 +518,8 @@ int product_run(const struct product *p, struct err *e)
 
     if (p->m->on)
         return device_product(p, e);
+    if (!p->m->bf16 && !few_bits(p) && rounded(p->rows))
+        return run_rounded(p, e);
     for (int64_t r = 0; r < p->rows; r += part.rows) {
         part.x =
             (const char *)p->x + (size_t)(r * p->first->of.cols) * p->m->size;
@@ -530,53 +581,5 @@ int gate_pair(const struct model *m, const struct gate_pair *p, struct err *e)
     if (m->on)
         return device_pair(m, p, e);
     threads_for((size_t)p->rows, 8, gate_pair_rows, &j);
-    return 0;
-}
-
-/* ---- product_sums() ---- */
-
-static void run_sums(void *ctx, size_t begin, size_t end)
-{
-    const struct bf16_gemm *g = ctx;
-
-    for (size_t t = begin; t < end; t++) {
-        struct bf16_gemm part = *g;
-        int64_t cols = bf16_kernel()->tile_cols, o = (int64_t)t * cols;
-
-        part.first += o;
-        part.n = g->n - o < cols ? g->n - o : cols;
-        part.y += o;
-        bf16_gemm(&part);
-    }
-}
-
-int product_sums(const struct model *m, const struct forward_sums *s,
-                 struct err *e)
-{
-    int64_t k = s->depth, cols = bf16_kernel()->tile_cols;
-    struct bf16_gemm g = { .x = s->x,
-                           .ldx = k,
-                           .m = s->rows,
-                           .k = k,
-                           .packed = s->w,
-                           .all = s->all,
-                           .first = s->first,
-                           .n = s->n,
-                           .y = s->y,
-                           .ldy = s->ld };
-
-    if (m->on)
-        return device_sums(m, s, e);
-    if (!m->bf16)
-        return blas_f32_nt(
-            &(struct sgemm){ .m = s->rows,
-                             .n = s->n,
-                             .k = k,
-                             .a = s->x,
-                             .b = (const float *)s->w + s->first * k,
-                             .c = s->y,
-                             .ldc = s->ld },
-            e);
-    threads_for((size_t)((s->n + cols - 1) / cols), 1, run_sums, &g);
     return 0;
 }

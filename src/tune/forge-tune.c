@@ -3,15 +3,22 @@
 #include <limits.h>
 #include <stdio.h>
 
+#include "arch/device_bytes.h"
 #include "common/cli/tool.h"
+#include "common/math/rounded.h"
+#include "device/device.h"
+#include "model/backward.h"
 #include "tune/tune.h"
+
+enum { DTYPE_BF16, DTYPE_F32 };
 
 struct settings {
     struct tool tool;
     struct opt_list tokens;
     const char *tokens_key, *gradients, *model;
     char *const *input; /* [inputs] */
-    int inputs;
+    int inputs, dtype;
+    struct device_choice device;
     int64_t steps, batch, seed;
     double rate;
 };
@@ -27,7 +34,7 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_INT, 0, "batch", "N", "sequences of a step [8]", &s->batch, 1,
           BATCH_SEQUENCES, false },
         { OPT_FLOAT, 0, "rate", "X",
-          "how far a step moves, about, in steps of the grid [1.5 / hidden "
+          "how far a step moves, about, in steps of the grid [1 / hidden "
           "size]",
           &s->rate, 1e-6, 1, false },
         { OPT_INT, 0, "seed", "N", "seed of the order of sequences [0]",
@@ -35,9 +42,13 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_STR, 0, "tokens-key", "KEY",
           "refuse tokens with another settings key", &s->tokens_key, 0, 0,
           true },
+        { OPT_CHOICE, 0, "dtype", "bf16|f32",
+          "type that products' operands are rounded to [bf16]", &s->dtype, 0, 0,
+          false },
         { OPT_STR, 0, "gradients", "FILE",
           "also write the gradients of the first step, of all weights",
           &s->gradients, 0, 0, true },
+        DEVICE_OPTIONS(&s->device),
         TOOL_COMMON(&s->tool),
         TOOL_STREAM(&s->tool),
         TOOL_END,
@@ -54,6 +65,7 @@ static void parse(struct settings *s, int argc, char **argv)
     s->input = argv + i + 1;
     s->inputs = argc - i - 1;
     tool_apply(&s->tool);
+    rounded_set(s->dtype == DTYPE_BF16);
 }
 
 /* Codes of one input; path NULL: standard input. */
@@ -73,17 +85,44 @@ static int read_codes(const struct settings *s, struct tune *t,
     return rc;
 }
 
+/* Run the model on a device, if there is one with the memory, instead of on the host in
+ * f32. */
+static int use_device(const struct settings *s, struct tune *t, struct err *e)
+{
+    enum dtype there = s->dtype == DTYPE_BF16 ? DT_BF16 : DT_F32;
+    double rows = (double)s->batch * (double)t->sequences->longest;
+
+    if (device_open(&s->device, &forward_plugin, e) < 0)
+        return e->code;
+    if (!device_gpu())
+        return 0;
+    model_close(t->m);
+    t->m = NULL;
+    if (model_open(&t->m, s->model, there, e) < 0 ||
+        backward_use_device(
+            t->m, "tuning takes",
+            tune_device_bytes(model_config(t->m), dtype_bits(there) / 8, rows),
+            e) < 0)
+        return e->code;
+    if (model_on_device(t->m))
+        return 0;
+    model_close(t->m);
+    t->m = NULL;
+    return model_open(&t->m, s->model, DT_F32, e);
+}
+
 /* All that can be refused is read before the first pass. */
 static int open_all(const struct settings *s, struct tune *t,
                     struct stream_writer *out, struct err *e)
 {
-    if (model_open(&t->m, s->model, DT_F32, e) < 0 ||
-        tuned_open(&t->codes, e) < 0)
+    if (model_open(&t->m, s->model, DT_F32, e) < 0)
         return e->code;
     for (int i = 0; i < s->tokens.count; i++)
         if (tune_tokens_read(t->sequences, s->tokens.item[i],
                              i ? NULL : s->tokens_key, t->m, e) < 0)
             return e->code;
+    if (use_device(s, t, e) < 0 || tuned_open(&t->codes, t->m, e) < 0)
+        return e->code;
     for (int i = 0; i < s->inputs || !i; i++)
         if (read_codes(s, t, s->inputs ? s->input[i] : NULL, out, e) < 0)
             return e->code;

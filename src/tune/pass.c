@@ -12,14 +12,19 @@ struct pass {
     struct model *m;
     const char *dir;
     int64_t most, rows; /* rows of the largest call, of this one */
+    size_t size;        /* bytes of an element */
     struct state state;
-    /* f32 of all rows; streams [2 * layers + 1, most, H]: in front of layer i, and
-     * behind its attention; attended [layers, most, ...]: what o reads; outputs [2 *
-     * layers, most, H]: of o and down in front of the norms behind them, if there are
-     * any */
-    struct region streams, attended, outputs;
+    /* Elements of all rows, where layers run; streams [2 * layers + 1, most, H]: in
+     * front of layer i, and behind its attention; attended [layers, most, ...]: what o
+     * reads; outputs [2 * layers, most, H]: of o and down in front of the norms behind
+     * them, if there are any */
+    struct token_rows streams, attended, outputs;
     struct buffer output;
-    float *outer; /* [most, H], where outputs are scaled or normed; or NULL */
+    struct token_rows
+        outer; /* f32 [most, H], where outputs are scaled or normed */
+    /* On a device, as long as its memory is enough: [2 * layers], the original's at
+     * 2 * i and the tuned at 2 * i + 1; NULL: not loaded */
+    struct layer **kept;
 };
 
 static int64_t attended_width(const struct pass *p)
@@ -29,44 +34,64 @@ static int64_t attended_width(const struct pass *p)
     return c->n_heads * c->v_dim;
 }
 
-static float *stream(const struct pass *p, int64_t number)
+static void *rows_at(const struct pass *p, const struct token_rows *r,
+                     int64_t number, int64_t width)
 {
-    return (float *)p->streams.p +
-           number * p->most * model_config(p->m)->hidden_size;
+    return r->p ? (char *)r->p + (size_t)(number * p->most * width) * p->size :
+                  NULL;
 }
 
-static float *before(const struct pass *p, int64_t layer)
+static void *stream(const struct pass *p, int64_t number)
+{
+    return rows_at(p, &p->streams, number, model_config(p->m)->hidden_size);
+}
+
+static void *before(const struct pass *p, int64_t layer)
 {
     return stream(p, 2 * layer);
 }
 
-static float *between(const struct pass *p, int64_t layer)
+static void *between(const struct pass *p, int64_t layer)
 {
     return stream(p, 2 * layer + 1);
 }
 
-static float *attended(const struct pass *p, int64_t layer)
+static void *attended(const struct pass *p, int64_t layer)
 {
-    return (float *)p->attended.p + layer * p->most * attended_width(p);
+    return rows_at(p, &p->attended, layer, attended_width(p));
 }
 
-static float *output_of(const struct pass *p, int64_t number)
+static void *output_of(const struct pass *p, int64_t number)
 {
-    return p->outputs.p ?
-               (float *)p->outputs.p +
-                   number * p->most * model_config(p->m)->hidden_size :
-               NULL;
+    return rows_at(p, &p->outputs, number, model_config(p->m)->hidden_size);
 }
 
-static int reserve(struct region *r, int64_t rows, int64_t width, int64_t times,
-                   struct err *e)
+/* Elements of `times` times all rows. */
+static int reserve(struct pass *p, struct token_rows *r, int64_t width,
+                   int64_t times, struct err *e)
 {
+    const size_t f32 = sizeof(float);
     size_t n;
 
-    if (size_mul((size_t)rows, (size_t)width * sizeof(float), &n) ||
+    if (size_mul((size_t)p->most, (size_t)width * p->size, &n) ||
         size_mul(n, (size_t)times, &n))
         return err_set(e, E_TEMP, "states: too many tokens");
-    return region_reserve(r, n, e);
+    return token_rows_open(r, p->m, p->dir, (int64_t)((n + f32 - 1) / f32), e);
+}
+
+static int open_rows(struct pass *p, struct err *e)
+{
+    const struct model_config *c = model_config(p->m);
+    int64_t h = c->hidden_size, layers = c->n_layers;
+
+    if (reserve(p, &p->streams, h, 2 * layers + 1, e) < 0 ||
+        reserve(p, &p->attended, attended_width(p), layers, e) < 0 ||
+        (model_norms(c)->attn_out &&
+         reserve(p, &p->outputs, h, 2 * layers, e) < 0))
+        return e->code;
+    return model_adds_scaled(c) ?
+               token_rows_open(&p->outer, p->m, p->dir, p->most * h, e) :
+               0;
 }
 
 int pass_open(struct pass **out, struct model *m, const char *dir, int64_t rows,
@@ -84,42 +109,38 @@ int pass_open(struct pass **out, struct model *m, const char *dir, int64_t rows,
     *out = p = mem_zero(1, sizeof(*p), "states", e);
     if (!p)
         return e->code;
-    *p = (struct pass){ .m = m, .dir = dir, .most = rows };
-    region_init(&p->streams, dir);
-    region_init(&p->attended, dir);
-    region_init(&p->outputs, dir);
-    if (reserve(&p->streams, rows, c->hidden_size, 2 * c->n_layers + 1, e) <
-            0 ||
-        reserve(&p->attended, rows, attended_width(p), c->n_layers, e) < 0 ||
-        (model_norms(c)->attn_out &&
-         reserve(&p->outputs, rows, c->hidden_size, 2 * c->n_layers, e) < 0))
-        return e->code;
-    if (model_adds_scaled(c))
-        p->outer = mem_zero((size_t)(rows * c->hidden_size), sizeof(float),
-                            "gradients", e);
-    return model_adds_scaled(c) && !p->outer ? e->code : 0;
+    *p = (struct pass){
+        .m = m, .dir = dir, .most = rows, .size = dtype_bits(model_dtype(m)) / 8
+    };
+    p->kept = mem_zero((size_t)(2 * c->n_layers), sizeof(struct layer *),
+                       "layers", e);
+    return p->kept ? open_rows(p, e) : e->code;
 }
 
 void pass_close(struct pass *p)
 {
     if (!p)
         return;
-    region_release(&p->streams);
-    region_release(&p->attended);
-    region_release(&p->outputs);
+    for (int64_t i = 0; p->kept && i < 2 * model_config(p->m)->n_layers; i++)
+        layer_release(p->kept[i]);
+    token_rows_close(&p->streams);
+    token_rows_close(&p->attended);
+    token_rows_close(&p->outputs);
+    token_rows_close(&p->outer);
     model_buffer_release(p->m, &p->output);
     state_release(&p->state);
-    free(p->outer);
+    free(p->kept);
     free(p);
 }
 
 /* ---- forward ---- */
 
-static void keep(const struct pass *p, float *to, const void *from,
-                 int64_t width)
+static int keep(const struct pass *p, void *to, const void *from, int64_t width,
+                struct err *e)
 {
-    if (to)
-        memcpy(to, from, (size_t)(p->rows * width) * sizeof(float));
+    return to ? model_copy(p->m, to, from, (size_t)(p->rows * width) * p->size,
+                           e) :
+                0;
 }
 
 static int run_layer(struct pass *p, int64_t layer, struct layer *w,
@@ -131,24 +152,39 @@ static int run_layer(struct pass *p, int64_t layer, struct layer *w,
     if (p->outputs.p && model_reserve_rows(p->m, &p->output, p->rows, e) < 0)
         return e->code;
     s->output = p->output.p;
-    memcpy(s->x, before(p, layer), (size_t)(p->rows * h) * sizeof(float));
-    if (layer_run(w, s, POINT_ATTN_OUT, NULL, e) < 0)
+    if (keep(p, s->x, before(p, layer), h, e) < 0 ||
+        layer_run(w, s, POINT_ATTN_OUT, NULL, e) < 0 ||
+        keep(p, attended(p, layer), s->act, attended_width(p), e) < 0 ||
+        layer_run(w, s, POINT_MLP_IN, NULL, e) < 0 ||
+        keep(p, between(p, layer), s->x, h, e) < 0 ||
+        keep(p, output_of(p, 2 * layer), s->output, h, e) < 0 ||
+        (x->m && mixture_take(x, s, 0, e) < 0) ||
+        layer_run(w, s, POINT_OUT, NULL, e) < 0 ||
+        keep(p, output_of(p, 2 * layer + 1), s->output, h, e) < 0)
         return e->code;
-    keep(p, attended(p, layer), s->act, attended_width(p));
-    if (layer_run(w, s, POINT_MLP_IN, NULL, e) < 0)
+    return keep(p, before(p, layer + 1), s->x, h, e);
+}
+
+/* Load a layer, or take it from those that are kept. */
+static int load_layer(struct pass *p, int64_t layer, bool tuned,
+                      struct layer **w, struct err *e)
+{
+    struct layer **kept = &p->kept[2 * layer + tuned];
+    size_t spare = 0;
+
+    *w = *kept;
+    if (*w)
+        return 0;
+    if (model_load_layer(p->m, layer, POINT_IN, POINT_OUT, NULL, w, e) < 0 ||
+        (model_on_device(p->m) && backward_spare_bytes(p->m, &spare, e) < 0))
         return e->code;
-    keep(p, between(p, layer), s->x, h);
-    keep(p, output_of(p, 2 * layer), s->output, h);
-    if ((x->m && mixture_take(x, s, 0, e) < 0) ||
-        layer_run(w, s, POINT_OUT, NULL, e) < 0)
-        return e->code;
-    keep(p, output_of(p, 2 * layer + 1), s->output, h);
-    keep(p, before(p, layer + 1), s->x, h);
+    if (spare)
+        *kept = *w;
     return 0;
 }
 
-static int pass_layer(struct pass *p, int64_t layer, const int64_t *length,
-                      int64_t n, struct err *e)
+static int pass_layer(struct pass *p, int64_t layer, bool tuned,
+                      const int64_t *length, int64_t n, struct err *e)
 {
     struct model *m = p->m;
     struct mixture x = { 0 };
@@ -158,12 +194,13 @@ static int pass_layer(struct pass *p, int64_t layer, const int64_t *length,
     if (model_layer_experts(model_config(m), layer))
         rc = mixture_open(&x, m, layer, p->rows, p->rows, p->dir, e);
     if (rc >= 0)
-        rc = model_load_layer(m, layer, POINT_IN, POINT_OUT, NULL, &w, e);
+        rc = load_layer(p, layer, tuned, &w, e);
     if (rc >= 0)
         rc = state_prepare(&p->state, m, POINT_IN, length, n, e);
     if (rc >= 0)
         rc = run_layer(p, layer, w, &x, e);
-    layer_release(w);
+    if (w != p->kept[2 * layer + tuned])
+        layer_release(w);
     if (rc >= 0 && x.m)
         rc = mixture_run(&x, NULL, NULL, NULL, e);
     if (rc >= 0 && x.m)
@@ -172,18 +209,20 @@ static int pass_layer(struct pass *p, int64_t layer, const int64_t *length,
     return rc;
 }
 
-int pass_forward(struct pass *p, const int32_t *ids, const int64_t *length,
-                 int64_t n, const float **x, struct err *e)
+int pass_forward(struct pass *p, const struct tuning *t, const int32_t *ids,
+                 const int64_t *length, int64_t n, const void **x,
+                 struct err *e)
 {
     int64_t layers = model_config(p->m)->n_layers;
 
+    model_tune(p->m, t);
     p->rows = 0;
     for (int64_t i = 0; i < n; i++)
         p->rows += length[i];
-    if (model_embed(p->m, ids, p->rows, before(p, 0), e) < 0)
+    if (model_embed_there(p->m, ids, p->rows, before(p, 0), e) < 0)
         return e->code;
     for (int64_t i = 0; i < layers; i++)
-        if (pass_layer(p, i, length, n, e) < 0)
+        if (pass_layer(p, i, t, length, n, e) < 0)
             return err_prefix(e, "layer %lld", (long long)i);
     *x = before(p, layers);
     return 0;
@@ -199,11 +238,12 @@ static int back_output(struct pass *p, int64_t layer, bool attention,
                                  .attention = attention,
                                  .n = p->rows,
                                  .y = output_of(p, 2 * layer + !attention),
+                                 .there = true,
                                  .g = g,
-                                 .to = p->outer };
+                                 .to = p->outer.p };
 
-    *out = p->outer ? p->outer : g;
-    return p->outer ? backward_output(p->m, &o, e) : 0;
+    *out = p->outer.p ? p->outer.p : g;
+    return p->outer.p ? backward_output(p->m, &o, e) : 0;
 }
 
 static int back_layer(struct pass *p, int64_t layer, float *g, struct err *e)
@@ -211,9 +251,11 @@ static int back_layer(struct pass *p, int64_t layer, float *g, struct err *e)
     struct backward_block mlp = { .layer = layer,
                                   .n = p->rows,
                                   .x = between(p, layer),
+                                  .there = true,
                                   .dir = p->dir,
                                   .g = g };
     struct attention_batch batch = { .x = before(p, layer),
+                                     .there = true,
                                      .first = p->state.first,
                                      .n_sequences = p->state.n_sequences,
                                      .g = g,

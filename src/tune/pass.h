@@ -1,5 +1,5 @@
-/* pass.h - sequences through all layers of a model, and gradients back, in f32 on the
- * host. */
+/* pass.h - sequences through all layers of a model, and gradients back, where layers
+ * run. */
 #ifndef FORGE_TUNE_PASS_H
 #define FORGE_TUNE_PASS_H
 
@@ -7,17 +7,21 @@
 
 struct pass;
 
-/* For at most `rows` tokens at a time; dir: of temporary files.  m and dir must outlive
- * it.  E_CONFIG: the model has no backward pass; errors of region_reserve(). */
+/* For at most `rows` tokens at a time; dir: of temporary files.  m, whose embedding is
+ * loaded, and dir must outlive it.  E_CONFIG: the model has no backward pass; errors of
+ * token_rows_open(). */
 MUST_CHECK int pass_open(struct pass **p, struct model *m, const char *dir,
                          int64_t rows, struct err *e);
 void pass_close(struct pass *p); /* NULL is allowed */
-/* Run n sequences of length[i] tokens, one behind the other in ids.  *x [tokens, H],
- * until the next call: the stream behind the last layer.  Errors of model_load_layer(). */
-MUST_CHECK int pass_forward(struct pass *p, const int32_t *ids,
-                            const int64_t *length, int64_t n, const float **x,
-                            struct err *e);
-/* Behind pass_forward(): from g [tokens, H], with respect to *x, which is replaced, down
+/* Run n sequences of length[i] tokens, which were checked, one behind the other in ids,
+ * with weights that are tuned, or with the original's (t NULL).  *x [tokens, H], elements
+ * where layers run, until the next call: the stream behind the last layer.  Errors of
+ * model_load_layer(). */
+MUST_CHECK int pass_forward(struct pass *p, const struct tuning *t,
+                            const int32_t *ids, const int64_t *length,
+                            int64_t n, const void **x, struct err *e);
+/* Behind pass_forward(), with the same weights: from g [tokens, H] f32, with respect to *x,
+ * which is replaced, down
  * to the first layer; gradients of tuned weights (model_tune()) are added up.  done is
  * called behind each layer, whose weights are not needed any more; its error is
  * returned. */

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/io/region.h"
 #include "model/backward.h"
 #include "tune/pass.h"
 
@@ -13,83 +12,35 @@ struct run {
     struct tune *t;
     struct pass *pass;
     struct kl_head *head;
-    struct region reference;  /* [tokens, H]: the original's last stream */
-    int64_t *order;           /* [sequences]: of the round */
-    int64_t *chosen, *length; /* [batch] of the step */
-    int32_t *ids;             /* [rows] of the step */
-    float *ref, *g;           /* [rows, H] of the step */
-    int64_t step;             /* from 0 */
+    int64_t *order;  /* [sequences]: of the round */
+    int64_t *length; /* [batch]: of the step's sequences */
+    int32_t *ids;    /* [rows] of the step */
+    /* [rows, H] of the step: the original's last stream, elements; the gradient, f32 */
+    struct token_rows ref, g;
+    int64_t step; /* from 0 */
 };
-
-static int64_t length_of(const struct run *r, int64_t i)
-{
-    const struct tune_tokens *s = r->t->sequences;
-
-    return s->start[i + 1] - s->start[i];
-}
-
-static size_t row_bytes(const struct run *r)
-{
-    return (size_t)model_config(r->t->m)->hidden_size * sizeof(float);
-}
-
-static float *reference_of(const struct run *r, int64_t sequence)
-{
-    return (float *)r->reference.p + r->t->sequences->start[sequence] *
-                                         model_config(r->t->m)->hidden_size;
-}
-
-/* Forward pass of n chosen sequences.  Their number of tokens, or an error. */
-static int64_t forward(struct run *r, int64_t n, const float **x, struct err *e)
-{
-    const struct tune_tokens *s = r->t->sequences;
-    int64_t rows = 0;
-
-    for (int64_t i = 0; i < n; i++) {
-        r->length[i] = length_of(r, r->chosen[i]);
-        memcpy(r->ids + rows, s->ids + s->start[r->chosen[i]],
-               (size_t)r->length[i] * sizeof(*s->ids));
-        rows += r->length[i];
-    }
-    return pass_forward(r->pass, r->ids, r->length, n, x, e) < 0 ? e->code :
-                                                                   rows;
-}
-
-/* The original model over all sequences. */
-static int fill_reference(struct run *r, struct err *e)
-{
-    int64_t batch = r->t->batch, count = r->t->sequences->count;
-
-    model_tune(r->t->m, NULL);
-    for (int64_t at = 0; at < count; at += batch) {
-        int64_t n = count - at < batch ? count - at : batch, rows;
-        const float *x;
-
-        for (int64_t i = 0; i < n; i++)
-            r->chosen[i] = at + i;
-        rows = forward(r, n, &x, e);
-        if (rows < 0)
-            return e->code;
-        memcpy(reference_of(r, at), x, (size_t)rows * row_bytes(r));
-        progress_step(r->t->progress, NULL, 0);
-    }
-    model_tune(r->t->m, tuned_weights(r->t->codes));
-    return 0;
-}
 
 /* ---- a step ---- */
 
 /* Choose its sequences, round after round, each in an order of its own; the last of a
- * round are left out where they are no batch. */
-static void choose(struct run *r)
+ * round are left out where they are no batch.  Their number of tokens. */
+static int64_t choose(struct run *r)
 {
-    int64_t batch = r->t->batch, each = r->t->sequences->count / batch;
+    const struct tune_tokens *s = r->t->sequences;
+    int64_t batch = r->t->batch, each = s->count / batch, rows = 0;
 
     if (r->step % each == 0)
         tune_tokens_shuffle(r->t->sequences, r->t->seed,
                             (uint64_t)(r->step / each), r->order);
-    memcpy(r->chosen, r->order + r->step % each * batch,
-           (size_t)batch * sizeof(*r->chosen));
+    for (int64_t i = 0; i < batch; i++) {
+        int64_t chosen = r->order[r->step % each * batch + i];
+
+        r->length[i] = s->start[chosen + 1] - s->start[chosen];
+        memcpy(r->ids + rows, s->ids + s->start[chosen],
+               (size_t)r->length[i] * sizeof(*s->ids));
+        rows += r->length[i];
+    }
+    return rows;
 }
 
 static double rate_of(const struct run *r)
@@ -111,30 +62,32 @@ static int layer_done(void *ctx, int64_t layer, struct err *e)
                  tuned_write_gradients(r->t->codes, layer, r->t->gradients, e) :
                  0;
 
-    tuned_step(r->t->codes, layer, (float)rate_of(r), r->step + 1);
-    return rc;
+    return rc < 0 ? rc :
+                    tuned_step(r->t->codes, layer, (float)rate_of(r),
+                               r->step + 1, e);
 }
 
 static int take_step(struct run *r, double *kl, struct err *e)
 {
-    const float *x;
-    int64_t rows, at = 0;
+    struct model *m = r->t->m;
+    int64_t rows = choose(r);
+    size_t n = (size_t)(rows * model_config(m)->hidden_size);
+    const void *x;
 
-    choose(r);
-    rows = forward(r, r->t->batch, &x, e);
-    if (rows < 0)
-        return e->code;
-    for (int64_t i = 0; i < r->t->batch; at += r->length[i++])
-        memcpy((char *)r->ref + (size_t)at * row_bytes(r),
-               reference_of(r, r->chosen[i]),
-               (size_t)r->length[i] * row_bytes(r));
-    if (kl_head_run(r->head, r->ref, x, rows, 1 / (float)rows, r->g, kl, e) < 0)
+    if (pass_forward(r->pass, NULL, r->ids, r->length, r->t->batch, &x, e) <
+            0 ||
+        model_copy(m, r->ref.p, x, n * (dtype_bits(model_dtype(m)) / 8), e) <
+            0 ||
+        pass_forward(r->pass, tuned_weights(r->t->codes), r->ids, r->length,
+                     r->t->batch, &x, e) < 0 ||
+        kl_head_run(r->head, r->ref.p, x, rows, 1 / (float)rows, r->g.p, kl,
+                    e) < 0)
         return e->code;
     *kl /= (double)rows;
     if (!isfinite(*kl))
         return err_set(e, E_DATA, "step %lld: the KL is not finite",
                        (long long)r->step + 1);
-    return pass_backward(r->pass, r->g, layer_done, r, e);
+    return pass_backward(r->pass, r->g.p, layer_done, r, e);
 }
 
 static int take_steps(struct run *r, struct err *e)
@@ -163,22 +116,20 @@ static int open_run(struct run *r, struct err *e)
     struct tune *t = r->t;
     const struct tune_tokens *s = t->sequences;
     size_t batch, rows, count = (size_t)s->count;
+    int64_t all;
 
     if (t->batch > s->count)
         t->batch = s->count;
     batch = (size_t)t->batch;
     rows = batch * (size_t)s->longest;
-    t->progress->total =
-        (uint64_t)(t->steps + (s->count + t->batch - 1) / t->batch);
+    t->progress->total = (uint64_t)t->steps;
     r->order = mem_zero(count, sizeof(*r->order), "tokens", e);
-    r->chosen = mem_zero(batch, sizeof(*r->chosen), "tokens", e);
     r->length = mem_zero(batch, sizeof(*r->length), "tokens", e);
     r->ids = mem_zero(rows, sizeof(*r->ids), "tokens", e);
-    r->ref = mem_zero(rows, row_bytes(r), "gradients", e);
-    r->g = mem_zero(rows, row_bytes(r), "gradients", e);
-    if (!r->order || !r->chosen || !r->length || !r->ids || !r->ref || !r->g ||
-        region_reserve(&r->reference, (size_t)s->start[s->count] * row_bytes(r),
-                       e) < 0 ||
+    all = (int64_t)rows * model_config(t->m)->hidden_size;
+    if (!r->order || !r->length || !r->ids ||
+        token_rows_open(&r->ref, t->m, t->dir, all, e) < 0 ||
+        token_rows_open(&r->g, t->m, t->dir, all, e) < 0 ||
         pass_open(&r->pass, t->m, t->dir, (int64_t)rows, e) < 0 ||
         model_load_embedding(t->m, e) < 0)
         return e->code;
@@ -188,23 +139,17 @@ static int open_run(struct run *r, struct err *e)
 int tune_run(struct tune *t, struct err *e)
 {
     struct run r = { .t = t };
-    int rc;
+    int rc = open_run(&r, e);
 
-    region_init(&r.reference, t->dir);
-    rc = open_run(&r, e);
-    if (rc >= 0)
-        rc = fill_reference(&r, e);
     if (rc >= 0)
         rc = take_steps(&r, e);
     model_tune(t->m, NULL);
     kl_head_close(r.head);
     pass_close(r.pass);
-    region_release(&r.reference);
     free(r.order);
-    free(r.chosen);
     free(r.length);
     free(r.ids);
-    free(r.ref);
-    free(r.g);
+    token_rows_close(&r.ref);
+    token_rows_close(&r.g);
     return rc;
 }

@@ -8,7 +8,7 @@
 #include "tune/tuned.h"
 
 struct tune {
-    struct model *m; /* the original, f32 */
+    struct model *m; /* the original; on the host in f32 */
     struct tune_tokens *sequences;
     struct tuned *codes; /* begun */
     struct progress *progress;
@@ -26,7 +26,7 @@ enum { TUNE_WARM = 20 };
 /* All weights move about as far in a step, so outputs move in proportion to the number
  * of inputs (Yang and others: Tensor programs V, 2022).  doc/lab-notes.md, "More
  * tokens, and codes tuned by KL". */
-#define TUNE_RATE 1.5
+#define TUNE_RATE 1.0
 
 /* Errors of pass.h and kl_head_run(); E_DATA: the KL is not finite. */
 MUST_CHECK int tune_run(struct tune *t, struct err *e);

@@ -10,6 +10,7 @@
 #include "checkpoint/checkpoint.h"
 #include "common/math/quant.h"
 #include "common/math/threads.h"
+#include "tune/tuned_there.h"
 
 /* Adam (Kingma, Ba 2015); epsilon is far below gradients, which are smaller the more
  * weights a model has. */
@@ -17,34 +18,25 @@
 #define BETA2   0.98
 #define EPSILON 1e-12F
 
-struct module {
-    const char *name; /* of its codes' frame */
-    int64_t layer, rows, cols, groups, group;
-    enum dtype scale_dtype;
-    int bits;
-    uint8_t *codes;            /* as the frame has them */
-    const uint32_t *meta;      /* [rows, groups]; NULL: none came */
-    float *v, *first, *second; /* [rows, cols]; Adam's moments */
-    float *g; /* [rows, cols]; NULL: no gradient since the last step */
-};
-
 struct tuned {
     struct tuning tuning;
+    const struct model *m;
+    const struct tune_table *table; /* on a device; NULL: on the host */
     struct frame *frame; /* all, payloads and lists of modules malloced */
     size_t frames;
-    struct module *module; /* sorted by name */
+    struct tuned_module *module; /* sorted by name */
     size_t modules;
 };
 
 static int by_name(const void *a, const void *b)
 {
-    return strcmp(((const struct module *)a)->name,
-                  ((const struct module *)b)->name);
+    return strcmp(((const struct tuned_module *)a)->name,
+                  ((const struct tuned_module *)b)->name);
 }
 
-static struct module *find(const struct tuned *t, const char *name)
+static struct tuned_module *find(const struct tuned *t, const char *name)
 {
-    struct module key = { .name = name };
+    struct tuned_module key = { .name = name };
 
     return bsearch(&key, t->module, t->modules, sizeof(key), by_name);
 }
@@ -80,11 +72,11 @@ static int keep(struct tuned *t, const struct frame *f, struct err *e)
 
 static int add_codes(struct tuned *t, const struct frame *f, struct err *e)
 {
-    struct module m = { .layer = tensor_name_layer(f->name),
-                        .rows = (int64_t)f->dims[0],
-                        .cols = (int64_t)f->dims[1],
-                        .bits = (int)dtype_bits(f->dtype),
-                        .codes = (uint8_t *)(uintptr_t)f->data };
+    struct tuned_module m = { .layer = tensor_name_layer(f->name),
+                              .rows = (int64_t)f->dims[0],
+                              .cols = (int64_t)f->dims[1],
+                              .bits = (int)dtype_bits(f->dtype),
+                              .codes = (uint8_t *)(uintptr_t)f->data };
 
     if ((f->dtype != DT_U4 && f->dtype != DT_U8) || f->ndim != 2 ||
         f->dims[1] % 2)
@@ -97,7 +89,8 @@ static int add_codes(struct tuned *t, const struct frame *f, struct err *e)
     return 0;
 }
 
-static int add_grids(struct module *m, const struct frame *f, struct err *e)
+static int add_grids(struct tuned_module *m, const struct frame *f,
+                     struct err *e)
 {
     if (!m)
         return err_set(e, E_DATA, "'%s' has qmeta, but no codes", f->name);
@@ -154,7 +147,7 @@ static int check_model(const struct tuned *t, const struct model_config *c,
 
     for (int64_t layer = 0; layer < c->n_layers && rc >= 0; layer++)
         for (int64_t i = model_linear_count(c, layer); i-- > 0 && rc >= 0;) {
-            const struct module *m;
+            const struct tuned_module *m;
             struct linear l;
 
             model_linear(c, layer, i, &l);
@@ -176,16 +169,18 @@ static int check_model(const struct tuned *t, const struct model_config *c,
 
 static int weights(void *ctx, const char *module, int64_t rows, int64_t cols,
                    float **w, struct err *e);
+static const void *weights_there(void *ctx, const char *module);
 static int gradient(void *ctx, const char *module, int64_t rows, int64_t cols,
                     float **g, struct err *e);
 
-int tuned_open(struct tuned **t, struct err *e)
+int tuned_open(struct tuned **t, const struct model *m, struct err *e)
 {
     *t = mem_zero(1, sizeof(**t), "codes", e);
     if (!*t)
         return e->code;
-    (*t)->tuning = (struct tuning){ *t, weights, gradient };
-    return 0;
+    (*t)->tuning = (struct tuning){ *t, weights, weights_there, gradient };
+    (*t)->m = m;
+    return model_on_device(m) ? tuned_there_open(&(*t)->table, e) : 0;
 }
 
 int tuned_read(struct tuned *t, struct stream_reader *in, struct err *e)
@@ -209,8 +204,12 @@ void tuned_close(struct tuned *t)
     if (!t)
         return;
     for (size_t i = 0; i < t->modules; i++) {
-        free(t->module[i].v);
-        free(t->module[i].g);
+        model_free(t->m, t->module[i].v);
+        model_free(t->m, t->module[i].g);
+        if (t->table) {
+            model_free(t->m, t->module[i].meta_there);
+            model_free(t->m, t->module[i].w);
+        }
     }
     for (size_t i = 0; i < t->frames; i++) {
         free((void *)(uintptr_t)t->frame[i].data);
@@ -224,8 +223,9 @@ void tuned_close(struct tuned *t)
 /* ---- rows ---- */
 
 struct rows {
-    struct module *m;
+    struct tuned_module *m;
     const float *w;      /* weights to begin at */
+    float *v;            /* where they begin; or as they are now, the host's */
     float *to;           /* values of the codes */
     double *squares;     /* [rows, 2]: of w, and of its distance to them */
     float rate, back[2]; /* of a step; 1 - beta^step of Adam's moments */
@@ -234,7 +234,8 @@ struct rows {
     struct threads_error error;
 };
 
-static struct qgrid grid_of(const struct module *m, int64_t row, int64_t col)
+static struct qgrid grid_of(const struct tuned_module *m, int64_t row,
+                            int64_t col)
 {
     return quant_grid(m->meta[row * m->groups + col / m->group],
                       m->scale_dtype);
@@ -248,16 +249,16 @@ static int code_of(float v, int top)
 }
 
 /* Where a group of a row ends. */
-static int64_t group_end(const struct module *m, int64_t col)
+static int64_t group_end(const struct tuned_module *m, int64_t col)
 {
     return col + m->group < m->cols ? col + m->group : m->cols;
 }
 
 static void begin_row(const struct rows *j, int64_t row, const uint8_t *code)
 {
-    const struct module *m = j->m;
+    const struct tuned_module *m = j->m;
     const float *w = j->w + row * m->cols;
-    float *v = m->v + row * m->cols;
+    float *v = j->v + row * m->cols;
 
     for (int64_t at = 0; at < m->cols; at += m->group) {
         struct qgrid g = grid_of(m, row, at);
@@ -293,20 +294,16 @@ static void begin_rows(void *ctx, size_t begin, size_t end)
     }
 }
 
-static int begin_module(struct module *m, const float *w, struct err *e)
+/* v[rows, cols] at the beginning, from the original weights w. */
+static int begin_module(struct tuned_module *m, const float *w, float *v,
+                        struct err *e)
 {
-    size_t n = (size_t)(m->rows * m->cols);
     double sum[2] = { 0, 0 };
-    struct rows j = { .m = m, .w = w };
+    struct rows j = { .m = m, .w = w, .v = v };
 
-    m->v = mem_zero(3 * n, sizeof(*m->v), m->name, e);
     j.squares = mem_zero((size_t)m->rows, 2 * sizeof(double), m->name, e);
-    if (!m->v || !j.squares) {
-        free(j.squares);
+    if (!j.squares)
         return e->code;
-    }
-    m->first = m->v + n;
-    m->second = m->first + n;
     threads_error_init(&j.error);
     threads_for((size_t)m->rows, 16, begin_rows, &j);
     for (int64_t i = 0; i < 2 * m->rows; i++)
@@ -321,13 +318,37 @@ static int begin_module(struct module *m, const float *w, struct err *e)
                0;
 }
 
+static int begin_host(struct tuned_module *m, const float *w, struct err *e)
+{
+    size_t n = (size_t)(m->rows * m->cols);
+
+    m->v = mem_zero(3 * n, sizeof(*m->v), m->name, e);
+    if (!m->v)
+        return e->code;
+    m->first = m->v + n;
+    m->second = m->first + n;
+    return begin_module(m, w, m->v, e);
+}
+
+static int begin_there(const struct tuned *t, struct tuned_module *m,
+                       const float *w, struct err *e)
+{
+    float *v = mem_pages((size_t)(m->rows * m->cols) * sizeof(*v), m->name, e);
+    int rc = v ? begin_module(m, w, v, e) : e->code;
+
+    if (rc >= 0)
+        rc = tuned_there_place(t->m, t->table, m, v, e);
+    free(v);
+    return rc;
+}
+
 int tuned_begin(struct tuned *t, const char *dir, struct err *e)
 {
     struct checkpoint *ck = NULL;
     int rc = checkpoint_open(&ck, dir, e);
 
     for (size_t i = 0; i < t->modules && rc >= 0; i++) {
-        struct module *m = &t->module[i];
+        struct tuned_module *m = &t->module[i];
         float *w = NULL;
         uint64_t rows, cols;
 
@@ -336,7 +357,7 @@ int tuned_begin(struct tuned *t, const char *dir, struct err *e)
             rc = err_set(e, E_DATA, "'%s' has another shape than its codes",
                          m->name);
         if (rc >= 0)
-            rc = begin_module(m, w, e);
+            rc = t->table ? begin_there(t, m, w, e) : begin_host(m, w, e);
         free(w);
     }
     checkpoint_close(ck);
@@ -348,7 +369,7 @@ int tuned_begin(struct tuned *t, const char *dir, struct err *e)
 static void value_rows(void *ctx, size_t begin, size_t end)
 {
     const struct rows *j = ctx;
-    const struct module *m = j->m;
+    const struct tuned_module *m = j->m;
 
     for (int64_t r = (int64_t)begin; r < (int64_t)end; r++)
         for (int64_t at = 0; at < m->cols; at += m->group) {
@@ -375,17 +396,30 @@ static int weights(void *ctx, const char *module, int64_t rows, int64_t cols,
     return 1;
 }
 
+static const void *weights_there(void *ctx, const char *module)
+{
+    const struct tuned_module *m = find(ctx, module);
+
+    return m ? m->w : NULL;
+}
+
 static int gradient(void *ctx, const char *module, int64_t rows, int64_t cols,
                     float **g, struct err *e)
 {
-    struct module *m = find(ctx, module);
+    const struct tuned *t = ctx;
+    struct tuned_module *m = find(t, module);
+    void *p;
 
     *g = NULL;
-    if (m && !m->g)
-        m->g = mem_zero((size_t)(rows * cols), sizeof(float), module, e);
-    if (m && !m->g)
-        return e->code;
-    *g = m ? m->g : NULL;
+    if (!m)
+        return 0;
+    if (!m->g) {
+        if (model_alloc(t->m, &p, (size_t)(rows * cols) * sizeof(float), false,
+                        NULL, e) < 0)
+            return err_prefix(e, "%s", module);
+        m->g = p;
+    }
+    *g = m->g;
     return 0;
 }
 
@@ -398,7 +432,7 @@ const struct tuning *tuned_weights(struct tuned *t)
 
 static void step_group(const struct rows *j, int64_t at, int64_t n, float scale)
 {
-    const struct module *m = j->m;
+    const struct tuned_module *m = j->m;
 
     for (int64_t i = at; i < at + n; i++) {
         float g = m->g[i] * scale;
@@ -413,7 +447,7 @@ static void step_group(const struct rows *j, int64_t at, int64_t n, float scale)
 static void step_rows(void *ctx, size_t begin, size_t end)
 {
     const struct rows *j = ctx;
-    const struct module *m = j->m;
+    const struct tuned_module *m = j->m;
 
     for (int64_t r = (int64_t)begin; r < (int64_t)end; r++)
         for (int64_t at = 0; at < m->cols; at += m->group)
@@ -421,10 +455,11 @@ static void step_rows(void *ctx, size_t begin, size_t end)
                        grid_of(m, r, at).scale);
 }
 
-void tuned_step(struct tuned *t, int64_t layer, float rate, int64_t step)
+int tuned_step(struct tuned *t, int64_t layer, float rate, int64_t step,
+               struct err *e)
 {
     for (size_t i = 0; i < t->modules; i++) {
-        struct module *m = &t->module[i];
+        struct tuned_module *m = &t->module[i];
         struct rows j = { .m = m,
                           .rate = rate,
                           .back = { (float)(1 - pow(BETA1, (double)step)),
@@ -432,10 +467,14 @@ void tuned_step(struct tuned *t, int64_t layer, float rate, int64_t step)
 
         if (m->layer != layer || !m->g)
             continue;
-        threads_for((size_t)m->rows, 16, step_rows, &j);
-        free(m->g);
+        if (!t->table)
+            threads_for((size_t)m->rows, 16, step_rows, &j);
+        else if (tuned_there_step(t->m, t->table, m, rate, j.back, e) < 0)
+            return e->code;
+        model_free(t->m, m->g);
         m->g = NULL;
     }
+    return 0;
 }
 
 /* ---- writing ---- */
@@ -444,19 +483,25 @@ int tuned_write_gradients(const struct tuned *t, int64_t layer,
                           struct stream_writer *out, struct err *e)
 {
     for (size_t i = 0; i < t->modules; i++) {
-        const struct module *m = &t->module[i];
+        const struct tuned_module *m = &t->module[i];
         struct frame f = { .role = ROLE_WEIGHT,
                            .dtype = DT_F32,
                            .ndim = 2,
                            .dims = { (uint64_t)m->rows, (uint64_t)m->cols },
-                           .data = m->g,
                            .len = (size_t)(m->rows * m->cols) * sizeof(*m->g) };
+        float *g;
+        int rc;
 
         if (m->layer != layer || !m->g)
             continue;
         snprintf(f.name, sizeof(f.name), "%s", m->name);
-        if (stream_write(out, &f, e) < 0)
-            return e->code;
+        rc = tuned_there_fetch(t->m, m, m->g, &g, e);
+        f.data = g;
+        if (rc >= 0)
+            rc = stream_write(out, &f, e);
+        free(g);
+        if (rc < 0)
+            return rc;
     }
     return 0;
 }
@@ -464,7 +509,7 @@ int tuned_write_gradients(const struct tuned *t, int64_t layer,
 static void pack_rows(void *ctx, size_t begin, size_t end)
 {
     struct rows *j = ctx;
-    const struct module *m = j->m;
+    const struct tuned_module *m = j->m;
     size_t cols = (size_t)m->cols, bytes = quant_row_bytes(cols, m->bits);
     struct err e;
     uint8_t *code = scratch_thread(2 * cols, &e), *was = code + cols;
@@ -474,7 +519,7 @@ static void pack_rows(void *ctx, size_t begin, size_t end)
         return;
     }
     for (size_t r = begin; r < end; r++) {
-        const float *v = m->v + r * cols;
+        const float *v = j->v + r * cols;
 
         quant_unpack_row(was, m->codes + r * bytes, cols, m->bits);
         for (size_t c = 0; c < cols; c++) {
@@ -494,7 +539,8 @@ static int write_codes(const struct tuned *t, const struct frame *from,
 
     j.codes = mem_alloc(f.len, f.name, e);
     j.moved = mem_zero((size_t)j.m->rows, sizeof(*j.moved), f.name, e);
-    rc = j.codes && j.moved ? 0 : e->code;
+    rc = j.codes && j.moved ? tuned_there_fetch(t->m, j.m, j.m->v, &j.v, e) :
+                              e->code;
     threads_error_init(&j.error);
     if (!rc) {
         threads_for((size_t)j.m->rows, 16, pack_rows, &j);
@@ -505,6 +551,7 @@ static int write_codes(const struct tuned *t, const struct frame *from,
     f.data = j.codes;
     if (!rc)
         rc = stream_write(out, &f, e);
+    free(j.v);
     free(j.codes);
     free(j.moved);
     return rc;

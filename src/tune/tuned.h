@@ -15,7 +15,9 @@
 
 struct tuned;
 
-MUST_CHECK int tuned_open(struct tuned **t, struct err *e);
+/* m, which must outlive it: on its device, or on the host in f32. */
+MUST_CHECK int tuned_open(struct tuned **t, const struct model *m,
+                          struct err *e);
 /* Read codes of layers, as forge-solve writes them, with all frames between them.  Errors
  * of reading. */
 MUST_CHECK int tuned_read(struct tuned *t, struct stream_reader *in,
@@ -32,7 +34,8 @@ MUST_CHECK int tuned_begin(struct tuned *t, const char *dir, struct err *e);
 const struct tuning *tuned_weights(struct tuned *t);
 /* A step of Adam with the gradients of a layer, which are then gone.  rate: in steps of
  * the grid; step: from 1. */
-void tuned_step(struct tuned *t, int64_t layer, float rate, int64_t step);
+MUST_CHECK int tuned_step(struct tuned *t, int64_t layer, float rate,
+                          int64_t step, struct err *e);
 /* Write the gradients of a layer, which are still there: frames `weight`, F32 [rows,
  * cols], named as the modules. */
 MUST_CHECK int tuned_write_gradients(const struct tuned *t, int64_t layer,

@@ -407,6 +407,23 @@ speaks() { # MODEL: the same tokens on the device
     [[ $stderr == *"keys and values"* ]]
 }
 
+@test "forge-generate --sequences: several grow together, with their keys and values there" {
+    local dtype
+    for kind in "${DENSE[@]}" "${MIXTURES[@]}"; do
+        for dtype in f32 bf16; do
+            forge-generate -q --dtype $dtype --sequences 3 --tokens 9 "$kind" >cpu
+            gpu/forge-generate -q --device cuda --dtype $dtype --sequences 3 --tokens 9 "$kind" >gpu.fts
+            cmp cpu gpu.fts
+        done
+    done
+    # as many at a time as there is room for
+    gpu/forge-generate -q --device cuda --dtype bf16 --sequences 100 --tokens 250 llama >all
+    gpu/forge-generate -q --device cuda --dtype bf16 --sequences 100 --tokens 250 --gpu-memory 4M llama >few
+    cmp all few
+    run -75 --separate-stderr gpu/forge-generate -q --device cuda --sequences 2 --tokens 100000 --gpu-memory 5M llama
+    [[ $stderr == *"keys and values"* ]]
+}
+
 @test "4-bit checkpoints of every layout are multiplied in 4 bits, linears of 8 bits in 16" {
     local kind layout dtype
     for kind in llama-biases deepseek_v3 qwen2_moe; do

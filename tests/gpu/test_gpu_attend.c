@@ -243,6 +243,95 @@ static void test_turned(enum dtype t, const struct heads *h)
     drop_inputs(&x);
 }
 
+/* New keys of n sequences, at row `past` of `each` rows, are turned apart, as the model
+ * does in front of its cache. */
+static void turn_apart(struct forward_attend a, enum dtype t)
+{
+    struct forward_heads *k = a.tail.p ? &a.tail : &a.k;
+    size_t row = (size_t)k->row * item(t);
+    char *rows = (char *)(uintptr_t)k->p + (size_t)a.past * row;
+    size_t n = a.tail.p ? (size_t)a.tail_dim * item(t) :
+                          (size_t)(a.n_kv_heads * a.head_dim) * item(t);
+    bool spilled;
+    void *apart;
+
+    OK(table[GPU]->alloc(context[GPU], &apart, (size_t)a.rows * row, false,
+                         &spilled, e));
+    OK(table[GPU]->copy_rows(context[GPU], apart, row, rows,
+                             (size_t)a.each * row, n, a.rows, e));
+    k->p = apart;
+    OK(table[GPU]->turn(context[GPU], &a, e));
+    OK(table[GPU]->copy_rows(context[GPU], rows, (size_t)a.each * row, apart,
+                             row, n, a.rows, e));
+    table[GPU]->release(context[GPU], apart);
+}
+
+/* Sequences that go on by a token each: as if each were alone. */
+static void test_each(enum dtype t, const struct heads *h)
+{
+    enum { N = 3, EACH = 290, PAST = 261 };
+    const int64_t first[] = { 0, 1, 2, 3 };
+    struct inputs x = inputs_of(t, h, N * EACH, PAST + 1);
+    size_t row = (size_t)(h->heads * h->v_dim) * item(t);
+    size_t q_bytes = (size_t)q_row(h) * item(t);
+    size_t kv = (size_t)kv_row(h) * item(t), v_row, tail_row;
+    struct twin out = poisoned(N * row);
+    struct forward_attend a = call_of(GPU, t, h, &x);
+    char *q = room(x.q.n), *k = room(x.k.n), *tail = room(x.tail.n);
+    float *both[SIDES];
+
+    v_row = (size_t)a.v.row * item(t);
+    tail_row = (size_t)a.tail.row * item(t);
+    OK(table[GPU]->get(context[GPU], q, x.q.p[GPU], x.q.n, e));
+    OK(table[GPU]->get(context[GPU], k, x.k.p[GPU], x.k.n, e));
+    OK(table[GPU]->get(context[GPU], tail, x.tail.p[GPU], x.tail.n, e));
+    a.past = PAST;
+    for (int i = 0; i < N; i++) {
+        struct forward_attend one = a;
+
+        one.rows = one.n_sequences = 1;
+        one.first = first;
+        one.q.p = (const char *)a.q.p + (size_t)i * q_bytes;
+        one.k.p = (const char *)a.k.p + (size_t)(i * EACH) * kv;
+        one.v.p = (const char *)a.v.p + (size_t)(i * EACH) * v_row;
+        if (h->tail)
+            one.tail.p = (const char *)a.tail.p + (size_t)(i * EACH) * tail_row;
+        one.out = (char *)out.p[GPU] + (size_t)i * row;
+        OK(table[GPU]->attend(context[GPU], &one, e));
+    }
+    /* its bytes go to the other side, which is not used */
+    {
+        void *host = room(out.n);
+
+        OK(table[GPU]->get(context[GPU], host, out.p[GPU], out.n, e));
+        OK(table[CPU]->put(context[CPU], out.p[CPU], host, out.n, e));
+        memset(host, 0xff, out.n);
+        OK(table[GPU]->put(context[GPU], out.p[GPU], host, out.n, e));
+        free(host);
+    }
+    OK(table[GPU]->put(context[GPU], x.q.p[GPU], q, x.q.n, e));
+    OK(table[GPU]->put(context[GPU], x.k.p[GPU], k, x.k.n, e));
+    OK(table[GPU]->put(context[GPU], x.tail.p[GPU], tail, x.tail.n, e));
+    a.rows = a.n_sequences = N;
+    a.first = first;
+    a.each = EACH;
+    turn_apart(a, t);
+    a.turned = true;
+    a.k_norm = NULL;
+    a.out = out.p[GPU];
+    OK(table[GPU]->attend(context[GPU], &a, e));
+    fetch(&out, t, both);
+    compare("attend each", both[GPU], both[CPU], out.n / item(t),
+            t == DT_BF16 ? 0.02 : 1e-5, t == DT_BF16 ? 5e-3 : 1e-5);
+    free(both[GPU]);
+    free(both[CPU]);
+    free(q);
+    free(k);
+    free(tail);
+    drop(&out);
+    drop_inputs(&x);
+}
+
 static const struct heads all[] = {
     { .heads = 4, .kv = 4, .dim = 64, .v_dim = 64, .rotary = 64 },
     { .heads = 8,
@@ -340,6 +429,7 @@ static void test_attention(enum dtype t)
         for (int64_t past = 0; past < one[0]; past = past * 5 + 1)
             test_attend(t, &all[i], one, 1, past);
         test_attend(t, &all[i], one, 1, one[0] - 1);
+        test_each(t, &all[i]);
         if (!all[i].tail)
             test_turned(t, &all[i]);
         if (t == DT_BF16) { /* several tiles of the kernels that have some */
