@@ -53,7 +53,7 @@ codes  := $(layers:%=$S/codes-%.fts)
 # the layers that a killed or failed loop has finished.
 # The codes of the checkpoint.
 final  := $(if $(TUNE),$(layers:%=$U/codes-%.fts),$(codes))
-.PRECIOUS: $(codes) $(final) $U/own.fts $T/tokens.fts $C/fisher.fts $C/weights.fts $(layers:%=$C/hessian-%.fts)
+.PRECIOUS: $(codes) $(final) $U/text.fts $U/own.fts $T/tokens.fts $C/fisher.fts $C/weights.fts $(layers:%=$C/hessian-%.fts)
 
 # One after another: $1-I.fts needs $1-J.fts, J the layer before I.
 pairs := $(join $(filter-out $(firstword $(layers)),$(layers)),\
@@ -76,10 +76,12 @@ $T/tokens.fts:
 	@$(STEP) tokens
 
 ifneq ($(TUNE),)
-# By the KL divergence of the whole model, on the tokens and on some of its own.
-$U/own.fts:
+# By the KL divergence of the whole model, on sequences of the text and on its own.
+$U/text.fts:
+	@$(STEP) text
+$U/own.fts: | $U/text.fts
 	@$(STEP) own
-$(final) &: | $(codes) $T/tokens.fts $U/own.fts
+$(final) &: | $(codes) $U/text.fts $U/own.fts
 	@$(STEP) tune
 endif
 

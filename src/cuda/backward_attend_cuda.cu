@@ -6,10 +6,10 @@
  *     gV = Pᵀ gO    gS = P ∘ (gO Vᵀ - rowsum(P ∘ gO Vᵀ))
  *     gQ = scale gS K    gK = scale gSᵀ Q
  *
- * Sequences run one after the other, queries in blocks, so that at most
- * GRADIENT_SCORES bytes of S and gS exist; all products of a block are batched
- * over the heads of keys, and the query heads that share one follow each other,
- * so that sums have an order. */
+ * Sequences of equal length that follow each other run together, queries in blocks, so
+ * that at most GRADIENT_SCORES bytes of S and gS exist; all products of a block are
+ * batched over the sequences and the heads of keys, and the query heads that share one
+ * follow each other, so that sums have an order. */
 #include "cuda/backward_internal.cuh"
 
 enum {
@@ -28,17 +28,19 @@ struct rotation {
     const float *norm, *cs;
     float eps;
     const float *by; /* by position: the result's factor, or NULL */
+    int n;           /* rows of a sequence */
 };
 
-/* y = x normed and turned: a warp for each row and head of a sequence. */
+/* y = x normed and turned: a warp for each row and head. */
 static __global__ void turn_kernel(struct rotation t, int64_t all)
 {
     __shared__ float room[ROTATORS][DIMS];
     int64_t i = (int64_t)blockIdx.x * ROTATORS + threadIdx.y;
     float *x = room[threadIdx.y], *y = t.y + i * t.dim, sum = 0;
     int lane = threadIdx.x, half = t.rotary / 2;
-    const float *cs = t.cs + i / t.heads * t.rotary;
-    float by = t.by && i < all ? t.by[i / t.heads] : 1;
+    int64_t position = i / t.heads % t.n;
+    const float *cs = t.cs + position * t.rotary;
+    float by = t.by ? t.by[position] : 1;
 
     if (i >= all)
         return;
@@ -74,10 +76,11 @@ static __global__ void turn_back_kernel(struct rotation t, int64_t all)
     __shared__ float room[ROTATORS][DIMS];
     int64_t i = (int64_t)blockIdx.x * ROTATORS + threadIdx.y;
     float *g = room[threadIdx.y], *x = t.x + i * t.dim;
-    const float *y = t.y + i * t.dim, *cs = t.cs + i / t.heads * t.rotary;
+    int64_t position = i / t.heads % t.n;
+    const float *y = t.y + i * t.dim, *cs = t.cs + position * t.rotary;
     int lane = threadIdx.x, half = t.rotary / 2;
     double squares = 0, dot = 0, r;
-    float by = t.by && i < all ? t.by[i / t.heads] : 1;
+    float by = t.by ? t.by[position] : 1;
 
     if (i >= all)
         return;
@@ -132,7 +135,7 @@ struct scores_of {
     const float *sinks;
 };
 
-/* Grid (queries, heads); query i at position first + i.  p: scores, replaced by
+/* Grid (queries, heads, sequences); query i at position first + i.  p: scores, replaced by
  * their softmax, 0 where masked; g: gradient with respect to p, replaced by that
  * with respect to the scores.  The derivative of a soft cap is that of the capped
  * score, which is found again from its exponential. */
@@ -140,7 +143,8 @@ static __global__ void __launch_bounds__(ROW)
     softmax_kernel(float *p, float *g, int ld, int queries, int first, int keys,
                    struct scores_of a)
 {
-    int64_t row = (int64_t)blockIdx.y * queries + blockIdx.x;
+    int64_t head = (int64_t)blockIdx.z * gridDim.y + blockIdx.y;
+    int64_t row = head * queries + blockIdx.x;
     int end = first + (int)blockIdx.x + 1;
     int from = a.chunk ? (end - 1) / (int)a.chunk * (int)a.chunk :
                a.window && end > a.window ? end - (int)a.window :
@@ -179,23 +183,29 @@ static __global__ void __launch_bounds__(ROW)
     }
 }
 
-/* ---- a sequence ---- */
+/* ---- sequences ---- */
 
 struct sequence {
     const struct backward_attend *a;
-    int64_t row, n;      /* first row; rows */
-    float *q, *k;        /* [n, heads * d], [n, kv * d]: turned */
+    int64_t row, n;      /* first row; rows of a sequence */
+    int64_t count;       /* of them */
+    float *q, *k;        /* [count, n, heads * d], [count, n, kv * d]: turned */
     float *gq, *gk, *gv; /* gradients with respect to them, and to v */
-    float *p, *gs;       /* [heads, block, n] */
+    float *p, *gs;       /* [count, heads, block, n] */
     int64_t block;       /* queries of a block */
 };
 
-/* One of the products over all heads of keys, for the query heads that are
- * number `member` of those that share one. */
-static int over_heads(struct cuda_context *c, struct backward_product p,
-                      int64_t heads, struct err *e)
+/* One of the products over all heads of keys and all sequences, whose rows of A, B and C
+ * are apart_a, apart_b, apart_c numbers apart. */
+static int over_heads(struct cuda_context *c, const struct sequence *s,
+                      struct backward_product p, int64_t apart_a,
+                      int64_t apart_b, int64_t apart_c, struct err *e)
 {
-    p.count = (int)heads;
+    p.count = (int)s->a->n_kv_heads;
+    p.outer = (int)s->count;
+    p.apart_a = apart_a;
+    p.apart_b = apart_b;
+    p.apart_c = apart_c;
     return backward_multiply(c, p, e);
 }
 
@@ -207,7 +217,7 @@ static int scores(struct cuda_context *c, const struct sequence *s,
     const struct backward_attend *a = s->a;
     int64_t kv = a->n_kv_heads, group = a->n_heads / kv, d = a->head_dim;
     int64_t v = a->v_dim, keys = first + rows, plane = rows * s->n;
-    int64_t ldo = a->n_heads * v;
+    int64_t ldo = a->n_heads * v, planes = a->n_heads * plane;
     const float *go = a->go + (s->row + first) * ldo;
 
     for (int64_t i = 0; i < group; i++) {
@@ -228,7 +238,8 @@ static int scores(struct cuda_context *c, const struct sequence *s,
         p.c = s->p + i * plane;
         p.ldc = s->n;
         p.stride_c = group * plane;
-        if ((rc = over_heads(c, p, kv, e)) < 0)
+        if ((rc = over_heads(c, s, p, s->n * a->n_heads * d, s->n * kv * d,
+                             planes, e)) < 0)
             return rc;
         p.k = v;
         p.alpha = 1;
@@ -239,13 +250,15 @@ static int scores(struct cuda_context *c, const struct sequence *s,
         p.ldb = kv * v;
         p.stride_b = v;
         p.c = s->gs + i * plane;
-        if ((rc = over_heads(c, p, kv, e)) < 0)
+        if ((rc = over_heads(c, s, p, s->n * ldo, s->n * kv * v, planes, e)) <
+            0)
             return rc;
     }
-    softmax_kernel<<<dim3((unsigned)rows, (unsigned)a->n_heads), ROW, 0,
-                     c->stream>>>(s->p, s->gs, (int)s->n, (int)rows, (int)first,
-                                  (int)keys,
-                                  { a->window, a->chunk, a->cap, a->sinks });
+    softmax_kernel<<<dim3((unsigned)rows, (unsigned)a->n_heads,
+                          (unsigned)s->count),
+                     ROW, 0, c->stream>>>(
+        s->p, s->gs, (int)s->n, (int)rows, (int)first, (int)keys,
+        { a->window, a->chunk, a->cap, a->sinks });
     LAUNCHED();
     return 0;
 }
@@ -258,6 +271,7 @@ static int gradients(struct cuda_context *c, const struct sequence *s,
     int64_t kv = a->n_kv_heads, group = a->n_heads / kv, d = a->head_dim;
     int64_t v = a->v_dim, keys = first + rows, plane = rows * s->n;
     int64_t ldq = a->n_heads * d, ldo = a->n_heads * v;
+    int64_t planes = a->n_heads * plane;
 
     for (int64_t i = 0; i < group; i++) {
         struct backward_product p = {};
@@ -278,7 +292,8 @@ static int gradients(struct cuda_context *c, const struct sequence *s,
         p.c = s->gv;
         p.ldc = kv * v;
         p.stride_c = v;
-        if ((rc = over_heads(c, p, kv, e)) < 0)
+        if ((rc = over_heads(c, s, p, planes, s->n * ldo, s->n * kv * v, e)) <
+            0)
             return rc;
         p.n = d;
         p.alpha = a->scale;
@@ -289,7 +304,8 @@ static int gradients(struct cuda_context *c, const struct sequence *s,
         p.c = s->gk;
         p.ldc = kv * d;
         p.stride_c = d;
-        if ((rc = over_heads(c, p, kv, e)) < 0)
+        if ((rc = over_heads(c, s, p, planes, s->n * ldq, s->n * kv * d, e)) <
+            0)
             return rc;
         p.ta = false;
         p.m = rows;
@@ -301,7 +317,8 @@ static int gradients(struct cuda_context *c, const struct sequence *s,
         p.c = s->gq + first * ldq + i * d;
         p.ldc = ldq;
         p.stride_c = group * d;
-        if ((rc = over_heads(c, p, kv, e)) < 0)
+        if ((rc = over_heads(c, s, p, planes, s->n * kv * d, s->n * ldq, e)) <
+            0)
             return rc;
     }
     return 0;
@@ -322,19 +339,20 @@ static struct rotation rotation_of(const struct sequence *s, bool keys)
              keys ? a->k_norm : a->q_norm,
              a->cs,
              a->eps,
-             keys ? NULL : a->growth };
+             keys ? NULL : a->growth,
+             (int)s->n };
 }
 
 static int run(struct cuda_context *c, const struct sequence *s, struct err *e)
 {
     const struct backward_attend *a = s->a;
     struct rotation q = rotation_of(s, false), k = rotation_of(s, true);
-    size_t keys = (size_t)(s->n * a->n_kv_heads) * sizeof(float);
-    int64_t d = a->head_dim, v = a->v_dim;
+    int64_t d = a->head_dim, v = a->v_dim, all = s->count * s->n;
+    size_t keys = (size_t)(all * a->n_kv_heads) * sizeof(float);
     int rc;
 
-    if ((rc = turn(c, &q, s->n, false, e)) < 0 ||
-        (rc = turn(c, &k, s->n, false, e)) < 0)
+    if ((rc = turn(c, &q, all, false, e)) < 0 ||
+        (rc = turn(c, &k, all, false, e)) < 0)
         return rc;
     CUDA_TRY(cudaMemsetAsync(s->gk, 0, keys * (size_t)d, c->stream));
     CUDA_TRY(cudaMemsetAsync(s->gv, 0, keys * (size_t)v, c->stream));
@@ -347,8 +365,8 @@ static int run(struct cuda_context *c, const struct sequence *s, struct err *e)
     }
     q.y = s->gq;
     k.y = s->gk;
-    if ((rc = turn(c, &q, s->n, true, e)) < 0 ||
-        (rc = turn(c, &k, s->n, true, e)) < 0)
+    if ((rc = turn(c, &q, all, true, e)) < 0 ||
+        (rc = turn(c, &k, all, true, e)) < 0)
         return rc;
     CUDA_TRY(cudaMemcpyAsync(a->v + s->row * a->n_kv_heads * v, s->gv,
                              keys * (size_t)v, cudaMemcpyDeviceToDevice,
@@ -366,6 +384,22 @@ static int64_t block_of(int64_t heads, int64_t n)
     return most < n ? most : n;
 }
 
+/* Sequences from number i on that run together: of equal length, with at most
+ * BATCH_ROWS rows and GRADIENT_SCORES bytes of scores, or one. */
+static int64_t count_of(const struct backward_attend *a, int64_t i)
+{
+    int64_t n = a->first[i + 1] - a->first[i], count = 1;
+    int64_t block = n < QUERIES ? n : (int64_t)QUERIES;
+    int64_t bytes = 2 * a->n_heads * block * n * (int64_t)sizeof(float);
+
+    while (i + count < a->n_sequences &&
+           a->first[i + count + 1] - a->first[i + count] == n &&
+           (count + 1) * n <= BATCH_ROWS &&
+           (count + 1) * bytes <= GRADIENT_SCORES)
+        count++;
+    return count;
+}
+
 int backward_attend(struct cuda_context *c, const struct backward_attend *a,
                     struct err *e)
 {
@@ -376,26 +410,28 @@ int backward_attend(struct cuda_context *c, const struct backward_attend *a,
     if (a->head_dim > DIMS)
         return err_set(e, E_CONFIG, "cuda: heads of %lld: want %d at most",
                        (long long)a->head_dim, (int)DIMS);
-    for (int64_t i = 0; i < a->n_sequences; i++) {
+    for (int64_t i = 0, count; i < a->n_sequences; i += count) {
         struct sequence s = { a, a->first[i], a->first[i + 1] - a->first[i] };
-        int64_t plane;
+        int64_t plane, all;
         int rc;
 
+        s.count = count = count_of(a, i);
         if (!s.n)
             continue;
-        s.block = block_of(a->n_heads, s.n);
-        plane = a->n_heads * s.block * s.n;
+        all = s.count * s.n;
+        s.block = block_of(s.count * a->n_heads, s.n);
+        plane = s.count * a->n_heads * s.block * s.n;
         if ((rc = buffer_need(
                  c, &b->work,
-                 (size_t)(s.n * (2 * q + 2 * k + v)) * sizeof(float), e)) < 0 ||
+                 (size_t)(all * (2 * q + 2 * k + v)) * sizeof(float), e)) < 0 ||
             (rc = buffer_need(c, &b->scores, 2 * (size_t)plane * sizeof(float),
                               e)) < 0)
             return rc;
         s.q = (float *)b->work.data;
-        s.k = s.q + s.n * q;
-        s.gq = s.k + s.n * k;
-        s.gk = s.gq + s.n * q;
-        s.gv = s.gk + s.n * k;
+        s.k = s.q + all * q;
+        s.gq = s.k + all * k;
+        s.gk = s.gq + all * q;
+        s.gv = s.gk + all * k;
         s.p = (float *)b->scores.data;
         s.gs = s.p + plane;
         if ((rc = run(c, &s, e)) < 0)

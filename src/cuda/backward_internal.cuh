@@ -11,6 +11,7 @@
 struct backward_state {
     struct device_buffer work, scores;
     struct device_buffer narrow, parts; /* operands of a product in bf16 */
+    struct device_buffer pointers;      /* to matrices of products */
 };
 struct backward_state *backward_state(void);
 
@@ -32,6 +33,9 @@ struct backward_product {
     float *c;
     int64_t ldc, stride_c;
     int count;
+    /* The same `outer` times, apart_a, apart_b, apart_c numbers apart; 0: once. */
+    int outer;
+    int64_t apart_a, apart_b, apart_c;
     bool rounded; /* with b16: A is rounded to bf16 */
 };
 int backward_multiply(struct cuda_context *c, const struct backward_product &p,

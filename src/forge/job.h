@@ -33,8 +33,7 @@ enum {
     JOB_GLOBS = 512,
     PARTS_MAX = 128,
     TUNE_MAX = 1000000,
-    TUNE_BATCH =
-        8, /* sequences of a step of --tune; the model writes as many of its own */
+    TUNE_BATCH = 8, /* sequences of a step of --tune */
     STEP_COST_AUTO = -1,
     STEP_COST_MAX = 1000000
 };

@@ -291,6 +291,7 @@ static const struct {
     { "merge", stage_merge, STOP, false, false, NULL },
     { "share", stage_share, STOP, false, false, NULL },
     { "layer", stage_layer, LAYER, true, true, stage_layer_tidy },
+    { "text", stage_given, NOTHING, false, false, NULL },
     { "own", stage_own, NOTHING, false, false, NULL },
     { "tune", stage_tune, NOTHING, true, true, NULL },
     { "pack", stage_pack, NOTHING, false, false, NULL },

@@ -3,14 +3,55 @@
 
 #include <inttypes.h>
 
+#include "common/io/stream.h"
+
+/* Sequences of all steps. */
+static int64_t all_of(const struct stage *s)
+{
+    return TUNE_BATCH * s->j.tune;
+}
+
+int stage_given(struct stage *s, struct err *e)
+{
+    int64_t half = all_of(s) / 2;
+
+    (void)e;
+    command_add(pipes_add(&s->p, "forge-tokens"), "-q", "--sequences",
+                number_word(s->counts[1],
+                            half > s->j.sequences ? half : s->j.sequences),
+                "--seqlen", number_word(s->counts[2], s->j.seqlen), "--key",
+                s->j.ukey, "-o", stage_path(s->path[0], s->U, "text.fts"),
+                s->j.model, s->j.text, NULL);
+    return 0;
+}
+
+/* *n: sequences in a file. */
+static int count_sequences(const char *path, int64_t *n, struct err *e)
+{
+    struct stream_reader *r = NULL;
+    struct frame f;
+    uint64_t at;
+    int rc = stream_open(&r, path, NULL, e);
+
+    *n = 0;
+    while (rc >= 0 && (rc = stream_skim(r, &f, &at, e)) > 0)
+        *n += f.role == ROLE_TOKENS;
+    stream_close(r);
+    return rc;
+}
+
 int stage_own(struct stage *s, struct err *e)
 {
-    (void)e;
+    int64_t text, own;
+
+    if (count_sequences(stage_path(s->path[0], s->U, "text.fts"), &text, e) < 0)
+        return e->code;
+    own = all_of(s) - text;
     command_add(stage_device_tool(s, "forge-generate"), "--sequences",
-                number_word(s->counts[1], TUNE_BATCH * s->j.tune), "--tokens",
-                number_word(s->counts[2], s->j.seqlen), "--key", s->j.ukey,
-                "-o", stage_path(s->path[0], s->U, "own.fts"), s->j.model,
-                NULL);
+                number_word(s->counts[1], own > TUNE_BATCH ? own : TUNE_BATCH),
+                "--tokens", number_word(s->counts[2], s->j.seqlen), "--key",
+                s->j.ukey, "-o", stage_path(s->path[1], s->U, "own.fts"),
+                s->j.model, NULL);
     return 0;
 }
 
@@ -21,8 +62,8 @@ int stage_tune(struct stage *s, struct err *e)
     (void)e;
     command_add(c, "--steps", number_word(s->counts[1], s->j.tune), "--batch",
                 number_word(s->counts[2], TUNE_BATCH), "--tokens",
-                stage_path(s->path[0], s->T, "tokens.fts"), "--tokens-key",
-                s->j.tkey, "--tokens", stage_path(s->path[1], s->U, "own.fts"),
+                stage_path(s->path[0], s->U, "text.fts"), "--tokens-key",
+                s->j.ukey, "--tokens", stage_path(s->path[1], s->U, "own.fts"),
                 "--expect-key", s->j.skey, "--key", s->j.ukey, s->j.model,
                 NULL);
     for (int64_t i = 0; i < s->j.layers; i++)

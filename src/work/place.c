@@ -61,6 +61,7 @@ static const struct {
     { IN_SOLVE, "stages.jsonl" },
     { IN_SOLVE, "made" },
     { IN_SOLVE, "by-layer-*.jsonl" },
+    { IN_TUNED, "text.fts" },
     { IN_TUNED, "own.fts" },
     { IN_TUNED, "codes-#.fts" },
     { IN_TUNED, "report-#.jsonl" },

@@ -172,18 +172,26 @@ same_tensors() { # OUT OUT
     local args=(--text "$text" --sequences 4 --seqlen 48 --group 32 --effort fast --quiet --device cpu)
     forge quantize "$model" plain --work work "${args[@]}"
     forge quantize "$model" tuned --work work "${args[@]}" --tune 48
-    forge-generate -q --sequences 384 --tokens 48 -o own "$model"
-    forge-tune -q --steps 48 --tokens work/tokens-*/tokens.fts --tokens own "$model" work/solve-*/codes-*.fts >codes
+    # half of the sequences are the text's
+    forge-tokens -q --sequences 192 --seqlen 48 -o given "$model" "$text"
+    forge-generate -q --sequences 192 --tokens 48 -o own "$model"
+    forge-tune -q --steps 48 --tokens given --tokens own "$model" work/solve-*/codes-*.fts >codes
     (cat codes; forge-weights -q --others "$model") | forge-pack -q | forge-shard -q --from "$model" by-hand
     same_tensors by-hand tuned
     run ! same_tensors plain tuned
-    touch -d 2001-01-01 work/tuned-*/own.fts work/tuned-*/codes-*.fts
+    touch -d 2001-01-01 work/tuned-*/*.fts
     rm -r tuned
     forge quantize "$model" tuned --work work "${args[@]}" --tune 48 -j 1
     same_tensors by-hand tuned
     [ "$(find work/tuned-* -newermt 2002-01-01 -name '*.fts' | wc -l)" -eq 0 ]
     forge quantize "$model" skipped --work other "${args[@]}" --tune 1 --skip 'model.layers.1.*'
     forge-ls --verify skipped >/dev/null
+    # of a short text all that there is, and the rest the model's own
+    head -n 1 "$text" >short.jsonl
+    forge quantize "$model" short --work short-work "${args[@]}" --text short.jsonl --tune 6
+    n=$(forge-ls short-work/tuned-*/text.fts | grep -c tokens)
+    [ "$n" -lt 24 ]
+    [ "$(forge-ls short-work/tuned-*/own.fts | grep -c tokens)" -eq $((48 - n)) ]
     # all of it is the run's: gc of other settings leaves no tuned codes behind
     forge quantize "$model" plain2 --work work "${args[@]}"
     forge gc --settings work

@@ -1,7 +1,8 @@
 #!/bin/bash
-# families.sh BIN: activations and gradients of small random models of every family,
-# made on the GPU in f32, against double precision (tests/reference, python3 with
-# NumPy).  Exit 77: no device.
+# families.sh BIN: activations, gradients, and gradients with respect to weights, of small
+# random models of every family, made on the GPU in f32, against double precision
+# (tests/reference, python3 with NumPy); and sequences that grow together there against
+# those that grow alone.  Exit 77: no device.
 set -euo pipefail
 reference=$(realpath "$(dirname "$0")/../reference")
 PATH=$(realpath "$1"):$PATH
@@ -27,6 +28,27 @@ for kind in llama mistral qwen3 gemma2 gemma3 phi3 phi3-long olmo2 olmo3 granite
     forge-gradient -q --dtype f32 --device cuda $kind $tokens >g.fts
     gradients=$(python3 "$reference/gradient.py" $kind $tokens g.fts 1e-4)
     echo "$kind: activations: $activations; gradients: $gradients"
+done
+# Of the KL of a quantized model, and sequences that the model writes: forge-tune and
+# forge-generate.
+for kind in llama llama-biases qwen3 gemma2 phi3 olmo2 granite deepseek_v3 deepseek_v2 qwen2_moe mixtral gpt_oss llama4; do
+    [ -d $kind ] || python3 "$reference/forward.py" make $kind $kind
+    forge-weights -q $kind | forge-grid -q --group 16 | forge-solve -q --method rtn >codes
+    forge-tune -q --device cuda --dtype f32 --steps 1 --batch 4 --gradients g.fts --tokens t.fts $kind codes >out
+    weights=$(python3 "$reference/tune.py" $kind t.fts codes g.fts 1e-4)
+    forge-generate -q --device cuda --dtype f32 --sequences 40 --tokens 60 $kind >gpu.fts
+    forge-generate -q --device cpu --dtype f32 --sequences 40 --tokens 60 $kind >cpu.fts
+    drawn=$(python3 - "$reference" <<'EOF'
+import sys
+sys.path.insert(0, sys.argv[1])
+import forward
+a, b = ([x.array().tolist() for x in forward.read(n)] for n in ("gpu.fts", "cpu.fts"))
+same = sum(x == y for x, y in zip(a, b))
+print("%d of 40 sequences are the CPU's" % same)
+assert same >= 36  # a draw between two tokens now and then
+EOF
+    )
+    echo "$kind: weights: $weights; $drawn"
 done
 # Without gradients.  A norm of small outputs multiplies their rounding (tests/cli/mixtures.bats), and streams are
 # divided by small lengths, as on the CPU.

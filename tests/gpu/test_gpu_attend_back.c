@@ -284,7 +284,8 @@ static void test_attend(const struct heads *h, const int64_t *length, int64_t n)
 
 int main(int argc, char **argv)
 {
-    static const int64_t ragged[] = { 1, 65, 3, 130 }, one[] = { 600 };
+    static const int64_t ragged[] = { 1, 65, 3, 130 }, one[] = { 600 },
+                         alike[] = { 90, 90, 90, 7, 7, 530, 530 };
     static const struct heads all[] = {
         { 4, 4, 64, 64, 0, 0, 64, false, false, 0, 0, false, false },
         { 8, 2, 128, 128, 0, 0, 128, false, true, 0, 0, false, false },
@@ -303,6 +304,7 @@ int main(int argc, char **argv)
     gradient_open(argc, argv);
     for (size_t i = 0; i < ARRAY_LEN(all); i++) {
         test_attend(&all[i], ragged, ARRAY_LEN(ragged));
+        test_attend(&all[i], alike, ARRAY_LEN(alike));
         if (i < 9)
             test_attend(&all[i], one, 1);
     }
