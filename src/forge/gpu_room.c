@@ -6,11 +6,10 @@
 #include "common/cli/units.h"
 #include "forge/request.h"
 
-/* What each tool needs. */
+/* What each tool needs: forge-calib for a layer, forge-gradient and forge-tune (0: not
+ * run). */
 struct gpu_room {
-    double layer, gradient,
-        tune; /* forge-calib; forge-gradient, forge-tune (0: not
-                                   * run) */
+    double layer, gradient, tune;
     double hessian, solve, solve_least;
 };
 

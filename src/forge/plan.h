@@ -42,8 +42,8 @@ struct plan {
     double lent_bytes[2];
     double device_layer_bytes, device_token_bytes; /* on a GPU, in bf16 */
     double device_gradient_bytes; /* there, of a layer's gradients */
-    double device_tune_bytes,
-        device_tune_row; /* of forge-tune; of a row of its batch */
+    /* of forge-tune, and of a row of its batch */
+    double device_tune_bytes, device_tune_row;
     /* there, of the widest input's moments, without cross moments and with */
     double device_hessian_bytes[2];
     /* there, of the linear that takes most, and with as few rows at a time as may

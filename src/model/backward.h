@@ -58,9 +58,9 @@ struct backward_output {
     int64_t layer;
     bool attention;
     int64_t n;
-    const void
-        *y;     /* [n, H], elements, the host's or not: what the linear put out;
-                    * NULL: there is no norm behind it */
+    /* [n, H], elements, the host's or not: what the linear put out; NULL: there is no
+     * norm behind it */
+    const void *y;
     bool there; /* y is where layers run */
     const float *g;
     float *to;
@@ -108,9 +108,8 @@ struct attention_batch {
     const float *out; /* as above, of o */
     float *g;         /* is replaced */
     struct token_squares squares;
-    const void
-        *attended; /* [rows, ...], elements, where layers run: o's input, if
-                           * weights are tuned */
+    /* [rows, ...], elements, where layers run: o's input, if weights are tuned */
+    const void *attended;
 };
 MUST_CHECK int backward_attention(struct attention_back *a,
                                   const struct attention_batch *b,

@@ -12,10 +12,9 @@ struct tuned_module {
     int bits;
     uint8_t *codes;       /* as the frame has them */
     const uint32_t *meta; /* [rows, groups]; NULL: none came */
-    /* Where layers run: */
-    float *v, *first,
-        *second; /* [rows, cols] each, one block; Adam's moments */
-    float *g;    /* [rows, cols]; NULL: no gradient since the last step */
+    /* Where layers run, [rows, cols] each, one block: the numbers, Adam's moments. */
+    float *v, *first, *second;
+    float *g; /* [rows, cols]; NULL: no gradient since the last step */
     /* On a device: qmeta4, and the weights, elements, as v has them. */
     uint32_t *meta_there;
     void *w;
