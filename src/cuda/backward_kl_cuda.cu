@@ -22,9 +22,8 @@ static __device__ __forceinline__ float squash(const struct logits &l, float z,
     return l.cap > 0 ? l.cap * t : l.scale * z;
 }
 
-/* Logits in place of products; their largest, and the sum of exponentials beside it, as
- * one logarithm. */
-static __device__ float log_sum(const struct logits &l, float *z)
+/* The logarithm of the sum of the exponentials of the logits of products z[vocab]. */
+static __device__ float log_sum(const struct logits &l, const float *z)
 {
     float most = -INFINITY, slope;
     double sum = 0;

@@ -9,11 +9,6 @@ struct job {
     int64_t groups;
 };
 
-/* As tune/tuned.c has it. */
-#define BETA1   0.9f
-#define BETA2   0.98f
-#define EPSILON 1e-12f
-
 static __device__ __forceinline__ uint32_t meta_at(const struct job &j,
                                                    int64_t i)
 {
@@ -58,14 +53,16 @@ static __global__ void __launch_bounds__(ROW)
     {
         uint32_t meta = meta_at(j, i);
         float g = __fmul_rn(j.m.g[i], scale_of(j, meta));
-        float first =
-            __fadd_rn(__fmul_rn(BETA1, j.m.first[i]), __fmul_rn(1 - BETA1, g));
-        float second = __fadd_rn(__fmul_rn(BETA2, j.m.second[i]),
-                                 __fmul_rn(__fmul_rn(1 - BETA2, g), g));
+        float first = __fadd_rn(__fmul_rn((float)TUNE_BETA1, j.m.first[i]),
+                                __fmul_rn((float)(1 - TUNE_BETA1), g));
+        float second =
+            __fadd_rn(__fmul_rn((float)TUNE_BETA2, j.m.second[i]),
+                      __fmul_rn(__fmul_rn((float)(1 - TUNE_BETA2), g), g));
 
         j.m.first[i] = first;
         j.m.second[i] = second;
-        j.m.v[i] -= rate * (first / back1) / (sqrtf(second / back2) + EPSILON);
+        j.m.v[i] -=
+            rate * (first / back1) / (sqrtf(second / back2) + TUNE_EPSILON);
         store_value<T>(j, i, meta);
     }
 }

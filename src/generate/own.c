@@ -154,6 +154,7 @@ int own_write(const struct own *o, struct stream_writer *out, struct err *e)
 
         n = o->count - at < together ? o->count - at : together;
         n = begin_some(o, n, e);
+        together = n > 0 ? n : together; /* more do not fit */
         rc = n < 0 ? (int)n : write_some(o, at, n, ids, all, e);
         for (int64_t i = 0; i < n && rc >= 0; i++)
             rc = put(o, at + i, all + i * o->tokens, out, e);

@@ -192,7 +192,7 @@ int linear_back_cpu(struct cuda_context *c, const struct backward_linear *a,
     struct backward_linear j = *a;
 
     (void)c;
-    if (rounded(a->rows))
+    if (a->rounded)
         return linear_rounded(&j, e);
     if (blas_open(e) < 0)
         return e->code;

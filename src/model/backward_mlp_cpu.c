@@ -234,7 +234,8 @@ static int tuned_product(const struct tuned_rows *j, int i, bool back, bool add,
                                        .x = x,
                                        .y = y,
                                        .back = back,
-                                       .add = add };
+                                       .add = add,
+                                       .rounded = j->a->rounded };
 
     return linear_back_cpu(NULL, &l, e);
 }
@@ -249,7 +250,8 @@ static int add_weights(const struct tuned_rows *j, int i, const float *g,
                                          .in = i == MLP_DOWN ? w : h,
                                          .g = g,
                                          .x = x,
-                                         .to = j->a->weights[i] };
+                                         .to = j->a->weights[i],
+                                         .rounded = j->a->rounded };
 
     return of.to ? weights_back_cpu(NULL, &of, e) : 0;
 }

@@ -43,6 +43,7 @@ MUST_CHECK int backward_stream(const struct model *m, const void *x,
  * they are not tuned (model_tune()). */
 MUST_CHECK int backward_tuned(const struct model *m, const struct linear *l,
                               float **g, struct err *e);
+
 /* ---- the CPU's (backward_table.h) ---- */
 
 int widen_cpu(struct cuda_context *c, enum dtype t, const void *x, int64_t n,

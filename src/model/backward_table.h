@@ -25,7 +25,7 @@ struct backward_linear {
     const float *x;
     float *y;
     bool back, add;
-    bool rounded; /* on a GPU: where w is bf16's, x is rounded to bf16 */
+    bool rounded; /* x and w are rounded to bf16; on a GPU where w is bf16's */
 };
 
 /* to[out, in] += g^T x, the gradient with respect to the weights of a linear, of rows
@@ -34,7 +34,7 @@ struct backward_weights {
     int64_t rows, out, in;
     const float *g, *x;
     float *to;
-    bool rounded; /* on a GPU: g and x are rounded to bf16 */
+    bool rounded; /* g and x are rounded to bf16 */
 };
 
 /* RMS norm y = w x / r, r^2 = mean x^2 + eps, of rows of n elements:

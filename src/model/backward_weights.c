@@ -41,7 +41,7 @@ int weights_back_cpu(struct cuda_context *c, const struct backward_weights *a,
     struct backward_weights j = *a;
 
     (void)c;
-    if (rounded(a->rows))
+    if (a->rounded)
         return rounded_gemm(&(struct sgemm){ .ta = true,
                                              .m = a->out,
                                              .n = a->in,

@@ -112,22 +112,12 @@ void loaded_release_fp8(struct loaded *l)
     l->fp8.scale = NULL;
 }
 
-int loaded_place(struct model *m, struct loaded *l, struct err *e)
+/* Move the weights to device memory, in the form that they have. */
+static int place_weights(struct model *m, struct loaded *l, struct err *e)
 {
     void *host = l->w;
     int rc;
 
-    if (!m->on && l->q)
-        return 0;
-    if (!m->on)
-        return product_pack(m, l->of.rows, l->of.cols, &l->w, e);
-    if (l->placed)
-        return 0;
-    if (l->borrowed) {
-        l->placed = m;
-        return model_place(m, (void **)&l->bias,
-                           (size_t)l->of.rows * sizeof(*l->bias), e);
-    }
     l->w = NULL;
     if (l->words.codes)
         rc = m->on->linear(m->context, &l->words.of, &l->on_device, e);
@@ -144,6 +134,20 @@ int loaded_place(struct model *m, struct loaded *l, struct err *e)
     loaded_release_fp8(l);
     l->codes.nibbles = NULL;
     free(host);
+    return rc;
+}
+
+int loaded_place(struct model *m, struct loaded *l, struct err *e)
+{
+    int rc;
+
+    if (!m->on && l->q)
+        return 0;
+    if (!m->on)
+        return product_pack(m, l->of.rows, l->of.cols, &l->w, e);
+    if (l->placed)
+        return 0;
+    rc = l->borrowed ? 0 : place_weights(m, l, e);
     if (rc < 0)
         return rc;
     l->placed = m; /* model_place() below moves the bias, or frees it on

@@ -20,11 +20,10 @@ void pass_close(struct pass *p); /* NULL is allowed */
 MUST_CHECK int pass_forward(struct pass *p, const struct tuning *t,
                             const int32_t *ids, const int64_t *length,
                             int64_t n, const void **x, struct err *e);
-/* Behind pass_forward(), with the same weights: from g [tokens, H] f32, with respect to *x,
- * which is replaced, down
- * to the first layer; gradients of tuned weights (model_tune()) are added up.  done is
- * called behind each layer, whose weights are not needed any more; its error is
- * returned. */
+/* Behind pass_forward(), with the same weights: from g [tokens, H] f32, with respect to
+ * *x, which is replaced, down to the first layer; gradients of tuned weights are added
+ * up.  done is called behind each layer, whose weights are not needed any more; its error
+ * is returned. */
 MUST_CHECK int pass_backward(struct pass *p, float *g,
                              int (*done)(void *ctx, int64_t layer,
                                          struct err *e),

@@ -9,6 +9,12 @@
 #define TUNE_TABLE "forge_tune_table"
 enum { TUNE_TABLE_VERSION = 1 };
 
+/* Adam (Kingma, Ba 2015); epsilon is far below gradients, which are smaller the more
+ * weights a model has. */
+#define TUNE_BETA1   0.9
+#define TUNE_BETA2   0.98
+#define TUNE_EPSILON 1e-12F
+
 /* Numbers v[rows, cols] behind the codes of a linear (tune/tuned.h), Adam's moments, the
  * gradient g with respect to the weights, qmeta4 [rows, groups], and elements w[rows,
  * cols] of the weights, which forward_table.product() reads as they are. */

@@ -12,12 +12,6 @@
 #include "common/math/threads.h"
 #include "tune/tuned_there.h"
 
-/* Adam (Kingma, Ba 2015); epsilon is far below gradients, which are smaller the more
- * weights a model has. */
-#define BETA1   0.9
-#define BETA2   0.98
-#define EPSILON 1e-12F
-
 struct tuned {
     struct tuning tuning;
     const struct model *m;
@@ -437,10 +431,12 @@ static void step_group(const struct rows *j, int64_t at, int64_t n, float scale)
     for (int64_t i = at; i < at + n; i++) {
         float g = m->g[i] * scale;
 
-        m->first[i] = (float)BETA1 * m->first[i] + (float)(1 - BETA1) * g;
-        m->second[i] = (float)BETA2 * m->second[i] + (float)(1 - BETA2) * g * g;
+        m->first[i] =
+            (float)TUNE_BETA1 * m->first[i] + (float)(1 - TUNE_BETA1) * g;
+        m->second[i] =
+            (float)TUNE_BETA2 * m->second[i] + (float)(1 - TUNE_BETA2) * g * g;
         m->v[i] -= j->rate * (m->first[i] / j->back[0]) /
-                   (sqrtf(m->second[i] / j->back[1]) + EPSILON);
+                   (sqrtf(m->second[i] / j->back[1]) + TUNE_EPSILON);
     }
 }
 
@@ -462,8 +458,9 @@ int tuned_step(struct tuned *t, int64_t layer, float rate, int64_t step,
         struct tuned_module *m = &t->module[i];
         struct rows j = { .m = m,
                           .rate = rate,
-                          .back = { (float)(1 - pow(BETA1, (double)step)),
-                                    (float)(1 - pow(BETA2, (double)step)) } };
+                          .back = {
+                              (float)(1 - pow(TUNE_BETA1, (double)step)),
+                              (float)(1 - pow(TUNE_BETA2, (double)step)) } };
 
         if (m->layer != layer || !m->g)
             continue;

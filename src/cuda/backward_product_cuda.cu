@@ -1,0 +1,125 @@
+/* backward_product_cuda.cu - products of the backward pass in f32, by cuBLAS.
+ *
+ * A product with weights that are bf16's is three on the tensor cores: each f32 number
+ * of the other operand is the sum of three of bf16 (8 + 8 + 8 bits), and a product of
+ * two bf16 is exact in f32.  They are added from the smallest part on.  Where it may be
+ * rounded, it is one.  Other products are on the CUDA cores. */
+#include "cuda/backward_internal.cuh"
+
+struct backward_state *backward_state(void)
+{
+    static struct backward_state state;
+
+    return &state;
+}
+
+/* x = to[i] + to[i + apart] + to[i + 2 apart], the largest first, or the first of so many
+ * parts. */
+static __global__ void __launch_bounds__(ROW)
+    split_kernel(const float *x, int64_t n, int64_t apart, int parts,
+                 __nv_bfloat16 *to)
+{
+    EACH(i, n)
+    {
+        float left = x[i];
+
+        for (int k = 0; k < parts; k++) {
+            __nv_bfloat16 part = __float2bfloat16_rn(left);
+
+            to[i + k * apart] = part;
+            left = __fsub_rn(left, __bfloat162float(part));
+        }
+    }
+}
+
+/* p.b16 is B. */
+static int multiply_parts(struct cuda_context *c,
+                          const struct backward_product &p, struct err *e)
+{
+    enum { LINE = 128 }; /* parts begin at lines */
+    struct device_buffer *parts = &backward_state()->parts;
+    int64_t n = p.m * p.k, apart = (n + LINE - 1) / LINE * LINE;
+    cublasOperation_t b = p.tb ? CUBLAS_OP_T : CUBLAS_OP_N;
+    int count = p.rounded ? 1 : 3;
+    __nv_bfloat16 *a;
+    float beta = p.beta;
+    int rc = buffer_need(c, parts, (size_t)(count * apart) * sizeof(*a), e);
+
+    if (rc < 0)
+        return rc;
+    a = (__nv_bfloat16 *)parts->data;
+    split_kernel<<<blocks_for(n), ROW, 0, c->stream>>>(p.a, n, apart, count, a);
+    LAUNCHED();
+    for (int k = count - 1; k >= 0; k--, beta = 1)
+        BLAS_TRY(c->blas.gemm(c->blas.handle, b, CUBLAS_OP_N, (int)p.n,
+                              (int)p.m, (int)p.k, &p.alpha, p.b16, CUDA_R_16BF,
+                              (int)p.ldb, a + k * apart, CUDA_R_16BF, (int)p.k,
+                              &beta, p.c, CUDA_R_32F, (int)p.ldc,
+                              CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+    return 0;
+}
+
+/* Where the matrices of outer * count products begin: those of B, A and C. */
+static __global__ void pointers_kernel(struct backward_product p,
+                                       const float **to)
+{
+    int i = (int)(blockIdx.x * ROW + threadIdx.x), all = p.outer * p.count;
+    int64_t outer = i / p.count, inner = i % p.count;
+
+    if (i >= all)
+        return;
+    to[i] = p.b + outer * p.apart_b + inner * p.stride_b;
+    to[all + i] = p.a + outer * p.apart_a + inner * p.stride_a;
+    to[2 * all + i] = p.c + outer * p.apart_c + inner * p.stride_c;
+}
+
+static int multiply_outer(struct cuda_context *c,
+                          const struct backward_product &p, cublasOperation_t b,
+                          cublasOperation_t a, struct err *e)
+{
+    struct device_buffer *room = &backward_state()->pointers;
+    int all = p.outer * p.count;
+    const float **at;
+    int rc = buffer_need(c, room, 3 * (size_t)all * sizeof(*at), e);
+
+    if (rc < 0)
+        return rc;
+    at = (const float **)room->data;
+    pointers_kernel<<<blocks_for(all), ROW, 0, c->stream>>>(p, at);
+    LAUNCHED();
+    BLAS_TRY(c->blas.gemm_pointers(
+        c->blas.handle, b, a, (int)p.n, (int)p.m, (int)p.k, &p.alpha,
+        (const void **)at, CUDA_R_32F, (int)p.ldb, (const void **)(at + all),
+        CUDA_R_32F, (int)p.lda, &p.beta, (void **)(at + 2 * all), CUDA_R_32F,
+        (int)p.ldc, all, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+    return 0;
+}
+
+int backward_multiply(struct cuda_context *c, const struct backward_product &p,
+                      struct err *e)
+{
+    cublasOperation_t a = p.ta ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t b = p.tb ? CUBLAS_OP_T : CUBLAS_OP_N;
+    int rc = need_blas(c, e);
+
+    if (rc < 0)
+        return rc;
+    if (p.m > INT32_MAX || p.n > INT32_MAX || p.k > INT32_MAX)
+        return err_set(e, E_CONFIG, "cuda: a product too large");
+    if (p.b16)
+        return multiply_parts(c, p, e);
+    if (p.outer > 1)
+        return multiply_outer(c, p, b, a, e);
+    if (p.count > 1)
+        BLAS_TRY(c->blas.gemm_batched(
+            c->blas.handle, b, a, (int)p.n, (int)p.m, (int)p.k, &p.alpha, p.b,
+            CUDA_R_32F, (int)p.ldb, p.stride_b, p.a, CUDA_R_32F, (int)p.lda,
+            p.stride_a, &p.beta, p.c, CUDA_R_32F, (int)p.ldc, p.stride_c,
+            p.count, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+    else
+        BLAS_TRY(c->blas.gemm(
+            c->blas.handle, b, a, (int)p.n, (int)p.m, (int)p.k, &p.alpha, p.b,
+            CUDA_R_32F, (int)p.ldb, p.a, CUDA_R_32F, (int)p.lda, &p.beta, p.c,
+            CUDA_R_32F, (int)p.ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+    return 0;
+}
