@@ -22,9 +22,25 @@ start() { # in a process group of its own
     victim=$!
 }
 
-alive() { # GROUP: has it a process that is no zombie?
-    [ -n "$(awk -v g="$1" '$5 == g && $3 != "Z"' /proc/[0-9]*/stat \
-        2>/dev/null)" ]
+# Processes of a group that are no zombies, or those of them with this name.
+# awk itself would stop at the first file that is gone when it opens it.
+members() { # GROUP [NAME]
+    cat /proc/[0-9]*/stat 2>/dev/null | awk -v g="$1" -v n="${2:+($2)}" \
+        '$5 == g && $3 != "Z" && (n == "" || $2 == n) { print $1 }'
+}
+
+alive() { # GROUP
+    [ -n "$(members "$1")" ]
+}
+
+# The first process of this name in a group, as soon as there is one.
+find_in() { # GROUP NAME
+    for ((i = 0; i < 1000; i++)); do
+        found=$(members "$1" "$2" | head -n 1)
+        [ -z "$found" ] || return 0
+        sleep 0.005
+    done
+    return 1
 }
 
 pause() { # MILLISECONDS
@@ -100,8 +116,7 @@ solving() { # WORK: wait until the first layer is done
         start out --work work
         solving work
         if [ $signal = KILL ]; then
-            for pid in $(awk -v g="$victim" '$5 == g && $2 == "(forge-calib)" { print $1 }' \
-                /proc/[0-9]*/stat 2>/dev/null); do kill -KILL "$pid" || true; done
+            for pid in $(members "$victim" forge-calib); do kill -KILL "$pid" || true; done
         else
             kill -TERM "$victim" || true
         fi
@@ -144,10 +159,8 @@ solving() { # WORK: wait until the first layer is done
 @test "TERM ends a tool that is stopped" {
     start out
     solving out.work
-    pids=$(awk -v g="$victim" '$5 == g && $2 == "(forge-solve)" && $3 != "Z" { print $1 }' /proc/[0-9]*/stat 2>/dev/null || true)
-    [ -n "$pids" ]
-    # shellcheck disable=SC2086
-    kill -STOP $pids
+    find_in "$victim" forge-solve
+    kill -STOP "$found"
     kill -TERM "$victim"
     for ((i = 0; i < 300; i++)); do
         alive "$victim" || break
@@ -173,17 +186,6 @@ solving() { # WORK: wait until the first layer is done
         grep -q 'continues' err
         [ -z "$(compgen -G 'work/solve-*/codes-3.fts')" ] # it did not wait for its end
     done
-}
-
-# The first process of this name in a group, as soon as there is one.
-find_in() { # GROUP NAME
-    for ((i = 0; i < 1000; i++)); do
-        found=$(awk -v g="$1" -v n="($2)" '$5 == g && $2 == n && $3 != "Z" {
-            print $1; exit }' /proc/[0-9]*/stat 2>/dev/null || true)
-        [ -z "$found" ] || return 0
-        sleep 0.005
-    done
-    return 1
 }
 
 # A tool that is killed from outside, wherever it stands in the pipe, is what is
