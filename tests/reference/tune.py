@@ -7,6 +7,7 @@ of shared experts say is held.  In double precision, from what forward.py comput
     tune.py kl DIR TOKENS CODES     the mean KL in thousandths
     tune.py steps CODES TUNED       tuned frames are the same but for codes: how many differ
 """
+import re
 import sys
 
 import numpy as np
@@ -43,25 +44,34 @@ def kl(d, tokens, codes):
     print("%.6f" % (1e3*sum(divergence(p, q) for p, _, q in runs)/sum(len(p) for p, _, _ in runs)))
 
 
+def together(frames):
+    """[(layer, {linear: gradient})]: experts' linears of a kind and a layer, each other for itself."""
+    sets = {}
+    for f in frames:
+        g, parts = f.array().astype(float), f.name.split(".")
+        assert f.role == "weight", (f.role, f.name)
+        sets.setdefault(re.sub(r"\.experts\.\d+\.", ".experts.", f.name), (int(parts[2]), {}))[1][f.name] = g
+    return list(sets.values())
+
+
 def main(d, tokens, codes, path, tolerance):
     c, t, runs = both(d, tokens, codes)
     rows, rng, worst, names = sum(len(p) for p, _, _ in runs), np.random.default_rng(7), 0.0, set()
-    for f in forward.read(path):
-        g, name = f.array().astype(float), f.name + ".weight"
-        names.add(f.name)
-        w = t[name]
-        assert f.role == "weight" and g.shape == w.shape, (f.role, f.name, g.shape)
-        for i in range(WAYS):  # all rows, or one
-            way = rng.normal(size=g.shape)
-            if i:
-                way *= np.arange(len(g))[:, None] == rng.integers(len(g))
+    for layer, of in together(forward.read(path)):
+        names |= of.keys()
+        w = {n: t[n + ".weight"] for n in of}
+        assert all(g.shape == w[n].shape for n, g in of.items()), of.keys()
+        for i in range(WAYS):  # all rows, or one of each
+            way = {n: rng.normal(size=g.shape) for n, g in of.items()}
+            for x in way.values():
+                x *= not i or np.arange(len(x))[:, None] == rng.integers(len(x))
             moved = []
             for s in (1, -1):
-                t[name] = w + s*STEP*way
-                moved.append(sum(divergence(p, gradient.logits(c, t, 0, seen, {})) for p, seen, _ in runs)/rows)
-            t[name] = w
-            off = abs((moved[0] - moved[1])/(2*STEP) - (g*way).sum())/max(np.linalg.norm(g), 1e-12)
-            worst = max(worst, off)
+                t.update((n + ".weight", w[n] + s*STEP*x) for n, x in way.items())
+                moved.append(sum(divergence(p, gradient.logits(c, t, layer, seen, {})) for p, seen, _ in runs)/rows)
+            t.update((n + ".weight", x) for n, x in w.items())
+            off = (moved[0] - moved[1])/(2*STEP) - sum((g*way[n]).sum() for n, g in of.items())
+            worst = max(worst, abs(off)/max(sum((g**2).sum() for g in of.values())**.5, 1e-12))
     with open(codes, "rb") as f:
         want = {x.name for x in fts.read(f) if x.role == "codes"}
     missing = {n for n in want - names if ".experts." not in n}  # an expert without a token has none
