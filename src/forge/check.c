@@ -1,5 +1,7 @@
 /* check.c - the checks before any work; see request.h. */
 #include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +16,7 @@
 #include "gguf/check.h"
 #include "forge/stops.h"
 #include "pack/preflight.h"
+#include "tune/tune.h"
 
 /* ---- paths ---- */
 
@@ -143,6 +146,12 @@ static int check_family(const struct job *j, struct err *e)
         rc = err_set(e, E_CONFIG,
                      "--tune: %s has %s, whose gradients are not supported",
                      c.family->model_type, lacks);
+    if (!rc && j->tune &&
+        tune_reach(tune_rate(c.hidden_size), j->tune) < TUNE_REACH)
+        warning("--tune %" PRId64 ": hardly a code will change; with %" PRId64
+                " inputs it takes some %.0f steps",
+                j->tune, c.hidden_size,
+                ceil(2 * TUNE_REACH / tune_rate(c.hidden_size)));
     lacks = model_device_lacks(&c, j->seqlen);
     if (!rc && cuda && lacks && j->method == METHOD_GPTQ)
         rc = err_set(e, E_DEVICE,

@@ -111,6 +111,20 @@ static int use_device(const struct settings *s, struct tune *t, struct err *e)
     return model_open(&t->m, s->model, DT_F32, e);
 }
 
+static void check_reach(struct tune *t)
+{
+    double reach;
+
+    if (t->rate <= 0)
+        t->rate = tune_rate(model_config(t->m)->hidden_size);
+    reach = tune_reach(t->rate, t->steps);
+    if (reach < TUNE_REACH)
+        warning("the numbers behind codes move by %.2g steps of the grid at "
+                "most, so "
+                "hardly a code will change: more --steps, or a higher --rate",
+                reach);
+}
+
 /* All that can be refused is read before the first pass. */
 static int open_all(const struct settings *s, struct tune *t,
                     struct stream_writer *out, struct err *e)
@@ -136,8 +150,10 @@ static int run(const struct settings *s, struct tune *t,
 {
     const struct stream_output gradients = { .path = s->gradients };
 
-    if (open_all(s, t, out, e) < 0 ||
-        (s->gradients && stream_create(&t->gradients, &gradients, e) < 0) ||
+    if (open_all(s, t, out, e) < 0)
+        return e->code;
+    check_reach(t);
+    if ((s->gradients && stream_create(&t->gradients, &gradients, e) < 0) ||
         tune_run(t, e) < 0 ||
         (t->gradients && stream_finish(t->gradients, e) < 0))
         return e->code;

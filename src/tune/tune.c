@@ -43,16 +43,21 @@ static int64_t choose(struct run *r)
     return rows;
 }
 
-static double rate_of(const struct run *r)
+static double rate_at(double most, int64_t step, int64_t steps)
 {
-    double at = (double)r->step, warm = (at + 1) / TUNE_WARM;
-    double fall = 0.5 + 0.5 * cos(M_PI * at / (double)r->t->steps);
+    double warm = ((double)step + 1) / TUNE_WARM;
+    double fall = 0.5 + 0.5 * cos(M_PI * (double)step / (double)steps);
 
-    double rate = r->t->rate > 0 ?
-                      r->t->rate :
-                      TUNE_RATE / (double)model_config(r->t->m)->hidden_size;
+    return most * (warm < 1 ? warm : 1) * fall;
+}
 
-    return rate * (warm < 1 ? warm : 1) * fall;
+double tune_reach(double rate, int64_t steps)
+{
+    double sum = 0;
+
+    for (int64_t i = 0; i < steps; i++)
+        sum += rate_at(rate, i, steps);
+    return sum;
 }
 
 static int layer_done(void *ctx, int64_t layer, struct err *e)
@@ -63,7 +68,8 @@ static int layer_done(void *ctx, int64_t layer, struct err *e)
                  0;
 
     return rc < 0 ? rc :
-                    tuned_step(r->t->codes, layer, (float)rate_of(r),
+                    tuned_step(r->t->codes, layer,
+                               (float)rate_at(r->t->rate, r->step, r->t->steps),
                                r->step + 1, e);
 }
 

@@ -202,6 +202,11 @@ same_tensors() { # OUT OUT
     local model=$BATS_TEST_DIRNAME/../../examples/llama-4m
     forge quantize --dry-run --tune 512 --rate 100 --text t.fts "$model" out >plan
     grep -q '^tuning  .* MiB of memory; of work ' plan
+    # inputs and steps with which no number comes near the next code
+    forge quantize --dry-run --tune 50 --rate 100 --text t.fts "$model" out 2>err >plan
+    [ "$(<err)" = "forge: warning: --tune 50: hardly a code will change; with 256 inputs it takes some 103 steps" ]
+    run --separate-stderr forge-tune --progress never --steps 50 --rate 1e-3 --batch 1 --tokens t.fts -o tuned llama c.fts
+    [[ "${stderr_lines[0]}" == "forge-tune: warning: the numbers behind codes move by 0.0"* ]]
     fails 64 "--tune" forge quantize --tune 1 --method rtn --text t.fts "$model" out
     fails 78 "--tune: qwen3_next has linear attention" forge quantize --tune 1 --text t.fts qwen3_next out
 }
