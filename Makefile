@@ -287,6 +287,7 @@ bench: all $(BENCHS)
 	  echo "== $$(basename $$b)"; PATH="$(CURDIR)/bin:$$PATH" $$b; done
 # Against llama.cpp's kernels; GGML: a static build of ggml, with its headers.
 $O/bench/w4a16_ggml: bench/w4a16_ggml.c $O/libforge.a
+	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -I$(GGML)/include $(LDFLAGS) -o $@ $^ $(GGML)/src/libggml.a \
 	  $(GGML)/src/libggml-cpu.a $(GGML)/src/libggml-base.a $(LDLIBS) -lstdc++ -lgomp -lm
 bench-quality: all
