@@ -335,6 +335,7 @@ static void add_states(struct plan *p, const struct model_config *m)
     for (int64_t i = 0; i < m->n_layers; i++)
         if (model_layer_experts(m, i)) {
             p->top_k = m->moe.top_k;
+            p->routes = m->moe.n_router;
             p->expert_in_bytes = h * item;
             if (i < m->n_layers - 1)
                 p->expert_sum_bytes = h * sizeof(float);

@@ -33,8 +33,8 @@ struct plan {
     double expert_pass_bytes;    /* experts_pass_bytes() */
     double expert_lent_bytes[2]; /* experts_lent_bytes() */
     double expert_codes_bytes;   /* of all experts of a layer, in 4 bits */
-    int64_t top_k;
-    bool device_lacks;    /* no GPU runs the model's layers */
+    int64_t top_k, routes;       /* routes: rows of a router */
+    bool device_lacks;           /* no GPU runs the model's layers */
     uint64_t layer_bytes; /* weights of the largest layer with four of its
                            * experts; fp8 as bf16 */
     /* of a layer's codes and Hessians while they are lent in the host's memory

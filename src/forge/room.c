@@ -55,8 +55,8 @@ static void plan_gradient(const struct request *r, double tokens,
 
 /* forge-tune, which runs behind the layers: codes, and v and Adam's moments of all
  * weights that have them; of a layer the gradients, and it in f32, twice; the head; of a
- * batch gradients, and the residual stream and what o reads, which are in a file beyond
- * REGION_MEMORY. */
+ * batch gradients, routers' logits and choices of all layers, and the residual stream and
+ * what o reads, which are in a file beyond REGION_MEMORY. */
 static void plan_tune(const struct request *r, struct room *room)
 {
     const struct plan *p = &r->plan;
@@ -64,10 +64,12 @@ static void plan_tune(const struct request *r, struct room *room)
     double batch = TUNE_BATCH * seqlen, region = REGION_MEMORY;
     double states = (3 * (double)p->layers + 1) * batch * row;
 
-    room->tune = (double)p->quantized * (12 + 17.0 / 32) +
-                 3 * 2 * (double)p->layer_bytes + 2 * p->head_flops +
-                 batch * 8 * row + threads_of(&r->j) * 12 * (1 << 20) +
-                 least(states, region);
+    room->tune =
+        (double)p->quantized * (12 + 17.0 / 32) +
+        3 * 2 * (double)p->layer_bytes + 2 * p->head_flops + batch * 8 * row +
+        threads_of(&r->j) * 12 * (1 << 20) +
+        batch * (double)p->layers * 4 * (double)(p->routes + 3 * p->top_k) +
+        least(states, region);
     room->tune_files = (states > region ? states : 0) +
                        (double)r->j.tune * batch * 4 +
                        (double)p->quantized * 17 / 32;

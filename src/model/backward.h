@@ -87,6 +87,10 @@ struct backward_block {
     const float *out;
     float *g;
     struct token_squares squares;
+    /* Of a mixture (moe.h): where tokens go, NULL: where the router sends them; and an
+     * objective whose gradients are added, or NULL. */
+    const struct routing *routing;
+    const struct margins *margins;
 };
 MUST_CHECK int backward_mlp(struct model *m, const struct backward_block *b,
                             struct err *e);

@@ -30,9 +30,11 @@ struct pass {
     float *norm;       /* NULL: the layer has none in front of the MLP */
     struct mlp common; /* the dense MLP, or the shared expert */
     bool has_common, sparse;
-    float *shared_gate;          /* [h]; NULL: the shared expert has none */
-    struct router *router;       /* of a mixture */
-    struct routing routing;      /* of all tokens */
+    float *shared_gate;            /* [h]; NULL: the shared expert has none */
+    struct router *router;         /* of a mixture */
+    struct routing own;            /* of all tokens, by it */
+    const struct routing *routing; /* that one, or the caller's */
+    const struct margins *margins;
     struct buffer rows, normed;  /* of a part: x on a device; norm(x) */
     struct buffer token, weight; /* of an expert's tokens; of gates */
     struct token_rows in, gin;   /* inputs of the MLP, gradients with respect to
@@ -176,9 +178,12 @@ static int open(struct pass *s, const char *dir, struct err *e)
         return e->code;
     if (!s->sparse)
         return 0;
-    return router_load(s->m, s->layer, &s->router, e) < 0 ?
-               e->code :
-               routing_create(&s->routing, s->n, c->moe.top_k, e);
+    if (router_load(s->m, s->layer, &s->router, e) < 0)
+        return e->code;
+    if (s->routing)
+        return 0;
+    s->routing = &s->own;
+    return routing_create(&s->own, s->n, c->moe.top_k, e);
 }
 
 static void close_pass(struct pass *s)
@@ -187,7 +192,7 @@ static void close_pass(struct pass *s)
     model_free(s->m, s->norm);
     model_free(s->m, s->shared_gate);
     router_release(s->router);
-    routing_release(&s->routing);
+    routing_release(&s->own);
     token_rows_close(&s->in);
     token_rows_close(&s->gin);
     model_buffer_release(s->m, &s->rows);
@@ -270,8 +275,8 @@ static int run_part(struct pass *s, const struct part *p, struct err *e)
     if ((s->norm && model_norm(m, p->x, s->norm, p->n, s->normed.p, e) < 0) ||
         backward_of(m)->widen(m->context, m->dtype, in, p->n * s->h, p->in, e) <
             0 ||
-        (s->router &&
-         router_run(s->router, in, p->n, &s->routing, p->at, e) < 0) ||
+        (s->routing == &s->own &&
+         router_run(s->router, in, p->n, &s->own, p->at, e) < 0) ||
         backward_zero(m, p->gin, (size_t)(p->n * s->h) * sizeof(float), e) < 0)
         return e->code;
     return run_common(s, p, e);
@@ -292,7 +297,7 @@ struct experts {
 
 static int sort_tokens(struct experts *x, struct err *e)
 {
-    const struct routing *r = &x->s->routing;
+    const struct routing *r = x->s->routing;
     const float *of = x->s->m->config.moe.weigh_inputs ? r->scores : r->weights;
     int64_t n = r->n * r->top_k, experts = x->ahead.turns;
 
@@ -418,7 +423,9 @@ static int run_layer(struct pass *s, struct err *e)
             return e->code;
     if (rc < 0 || !s->sparse)
         return rc;
-    if (run_experts(s, e) < 0)
+    if (run_experts(s, e) < 0 ||
+        (s->margins &&
+         router_margins(s->router, s->margins, s->in.p, s->n, s->gin.p, e) < 0))
         return e->code;
     for (int64_t i = 0; (rc = next_part(s, i, &p, e)) > 0; i++)
         if (norm_part(s, &p, e) < 0)
@@ -437,6 +444,8 @@ int backward_mlp(struct model *m, const struct backward_block *b, struct err *e)
                       .out = b->out,
                       .g = b->g,
                       .squares = b->squares,
+                      .routing = b->routing,
+                      .margins = b->margins,
                       .sparse = model_layer_experts(&m->config, b->layer) > 0 };
     int rc = open(&s, b->dir, e);
 

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/internal.h"
+#include "model/backward_parts.h"
 #include "model/moe.h"
 
 /* sum 0: none. */
@@ -88,6 +88,23 @@ int mixture_take(struct mixture *x, const struct state *s, int64_t at,
                    (size_t)s->rows * row, e) < 0)
         return e->code;
     return router_run(x->router, s->act, s->rows, &x->routing, at, e);
+}
+
+int mixture_logits(const struct mixture *x, const struct state *s,
+                   float *logits, struct err *e)
+{
+    const struct model *m = x->m;
+    struct buffer in = { 0 };
+    int rc = model_reserve(m, &in, s->rows, m->config.hidden_size,
+                           sizeof(float), "router", e);
+
+    if (rc >= 0)
+        rc = backward_of(m)->widen(m->context, m->dtype, s->act,
+                                   s->rows * m->config.hidden_size, in.p, e);
+    if (rc >= 0)
+        rc = router_logits(x->router, in.p, s->rows, logits, e);
+    model_buffer_release(m, &in);
+    return rc;
 }
 
 int mixture_run(struct mixture *x, const struct quantized *codes,

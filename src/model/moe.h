@@ -46,6 +46,31 @@ void router_release(struct router *r); /* NULL is allowed */
 MUST_CHECK int router_run(const struct router *r, const void *rows, int64_t n,
                           struct routing *to, int64_t at, struct err *e);
 
+/* logits [n, experts], the host's: what the router makes of x[n, H], f32 where layers run.
+ * Where there is a backward pass (backward_use_device()).  E_TEMP. */
+MUST_CHECK int router_logits(const struct router *r, const float *x, int64_t n,
+                             float *logits, struct err *e);
+
+/* A token's choice changes where a margin becomes negative: the key (score + correction
+ * bias) of the last expert that is chosen less that of the first that is not; and, where
+ * groups are chosen first, that between what these are ranked by.  With m >= 0 the margin
+ * in the original model, d how far from it this model's is, and s^2 the mean of d^2 over
+ * the tokens, phi the density of the normal distribution,
+ *
+ *     objective = by * sum over tokens and their margins of phi(u) u (d / s)^2 / 2, u = m / s:
+ *
+ * `by` times what the probability of a change, Phi(-m / s) for errors that are normal,
+ * gains with s^2, dPhi(-u) / d(s^2) = phi(u) u / (2 s^2), for d^2 in place of s^2. */
+struct margins {
+    const float *logits; /* [n, experts], the host's: the original's */
+    double by;
+};
+/* gx[n, H] += the gradient of the objective with respect to the router's inputs x[n, H],
+ * f32 where layers run; s is held constant.  Errors of router_logits(). */
+MUST_CHECK int router_margins(const struct router *r, const struct margins *m,
+                              const float *x, int64_t n, float *gx,
+                              struct err *e);
+
 /* ---- the experts ---- */
 
 /* Statistics of an expert, sums over its tokens: see arch/hitmap.h. */
@@ -213,6 +238,9 @@ MUST_CHECK int mixture_restart(struct mixture *x, int64_t tokens,
  * rows. */
 MUST_CHECK int mixture_take(struct mixture *x, const struct state *s,
                             int64_t at, struct err *e);
+/* router_logits() of the batch s at POINT_MLP_IN; logits [rows, experts]. */
+MUST_CHECK int mixture_logits(const struct mixture *x, const struct state *s,
+                              float *logits, struct err *e);
 /* Run all experts; arguments as in struct experts_pass. */
 MUST_CHECK int mixture_run(struct mixture *x, const struct quantized *codes,
                            const struct expert_hooks *hooks, double *stats,

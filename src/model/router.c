@@ -13,27 +13,11 @@
 #include "common/math/blas.h"
 #include "common/math/threads.h"
 #include "model/internal.h"
-#include "model/moe.h"
 #include "model/route_exp.h"
+#include "model/router_parts.h"
 
 /* tokens whose scores are computed at a time, on the host, on a device */
 enum { PART = 256, DEVICE_PART = 2048 };
-
-struct router {
-    struct model *m;
-    int64_t layer;
-    struct moe moe;     /* the model's, but n_experts = rows of the router */
-    struct remap remap; /* map NULL: no expert is pruned */
-    /* Device memory. */
-    float *w;     /* [experts, H] */
-    float *bias;  /* [experts] correction bias, or NULL */
-    float *shift; /* [experts] added to the scores, or NULL */
-    int64_t part; /* PART or DEVICE_PART */
-    double *mass; /* [experts] of the routing, by row of the router */
-    /* Where layers run on the host. */
-    float *in;             /* [part, H] input as f32 */
-    float *score, *choice; /* [part, experts] */
-};
 
 int routing_create(struct routing *r, int64_t n, int64_t top_k, struct err *e)
 {
@@ -193,8 +177,15 @@ static void softmax(float *s, int64_t n)
         s[i] = (float)((double)s[i] / sum);
 }
 
-/* Index of the largest; the first of equal ones. */
-static int64_t largest(const float *c, int64_t n)
+void route_scores(enum router_kind kind, float *s, int64_t n)
+{
+    if (kind == ROUTER_SIGMOID)
+        sigmoid(s, n);
+    else
+        softmax(s, n);
+}
+
+int64_t route_largest(const float *c, int64_t n)
 {
     int64_t at = 0;
 
@@ -204,8 +195,7 @@ static int64_t largest(const float *c, int64_t n)
     return at;
 }
 
-/* A group's rank: its largest score, or the sum of its two largest. */
-static float group_rank(const float *c, int64_t n, bool two)
+float route_rank(const float *c, int64_t n, bool two)
 {
     float first = -INFINITY, second = -INFINITY;
 
@@ -219,8 +209,7 @@ static float group_rank(const float *c, int64_t n, bool two)
     return two && n > 1 ? first + second : first;
 }
 
-/* Set all experts but those of the topk_group best groups to -infinity. */
-static void keep_groups(const struct moe *m, bool two, float *c)
+void route_groups(const struct moe *m, bool two, float *c)
 {
     int64_t size = m->n_experts / m->n_group;
 
@@ -230,7 +219,7 @@ static void keep_groups(const struct moe *m, bool two, float *c)
 
         /* the last of the lowest-ranked groups */
         for (int64_t g = 0; g < m->n_group; g++) {
-            float w = group_rank(c + g * size, size, two);
+            float w = route_rank(c + g * size, size, two);
 
             if (c[g * size] != -INFINITY && w <= least) {
                 least = w;
@@ -250,7 +239,7 @@ static void choose(const struct moe *m, const float *score, float *choice,
     double sum = 0, by = m->scale;
 
     for (int64_t k = 0; k < to->top_k; k++) {
-        int64_t i = largest(choice, m->n_experts);
+        int64_t i = route_largest(choice, m->n_experts);
 
         choice[i] = -INFINITY;
         to->experts[at + k] = (int32_t)i;
@@ -268,14 +257,11 @@ void route_token(const struct moe *m, enum router_kind kind, const float *bias,
                  float *score, float *choice, const struct routing *to,
                  int64_t token)
 {
-    if (kind == ROUTER_SIGMOID)
-        sigmoid(score, m->n_experts);
-    else
-        softmax(score, m->n_experts);
+    route_scores(kind, score, m->n_experts);
     for (int64_t i = 0; i < m->n_experts; i++)
         choice[i] = score[i] + (bias ? bias[i] : 0);
     if (m->grouped)
-        keep_groups(m, kind == ROUTER_SIGMOID, choice);
+        route_groups(m, kind == ROUTER_SIGMOID, choice);
     choose(m, score, choice, to, token);
 }
 

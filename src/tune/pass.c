@@ -25,6 +25,15 @@ struct pass {
     /* On a device, as long as its memory is enough: [2 * layers], the original's at
      * 2 * i and the tuned at 2 * i + 1; NULL: not loaded */
     struct layer **kept;
+    struct choices *choices; /* [layers] */
+    int64_t changed;         /* pass_changed() */
+};
+
+/* What the original's router said of all rows; zeroed: the layer has none. */
+struct choices {
+    struct routing routing;
+    int64_t experts;
+    float *logits; /* [most, experts] */
 };
 
 static int64_t attended_width(const struct pass *p)
@@ -94,6 +103,27 @@ static int open_rows(struct pass *p, struct err *e)
                0;
 }
 
+static int open_choices(struct pass *p, struct err *e)
+{
+    const struct model_config *c = model_config(p->m);
+
+    for (int64_t i = 0; i < c->n_layers; i++) {
+        struct choices *to = &p->choices[i];
+        size_t n;
+
+        if (!model_layer_experts(c, i))
+            continue;
+        to->experts = c->moe.n_router;
+        if (size_mul((size_t)p->most, (size_t)to->experts, &n))
+            return err_set(e, E_TEMP, "routing: too many tokens");
+        to->logits = mem_zero(n, sizeof(*to->logits), "routing", e);
+        if (!to->logits ||
+            routing_create(&to->routing, p->most, c->moe.top_k, e) < 0)
+            return e->code;
+    }
+    return 0;
+}
+
 int pass_open(struct pass **out, struct model *m, const char *dir, int64_t rows,
               struct err *e)
 {
@@ -114,7 +144,10 @@ int pass_open(struct pass **out, struct model *m, const char *dir, int64_t rows,
     };
     p->kept = mem_zero((size_t)(2 * c->n_layers), sizeof(struct layer *),
                        "layers", e);
-    return p->kept ? open_rows(p, e) : e->code;
+    p->choices =
+        mem_zero((size_t)c->n_layers, sizeof(*p->choices), "layers", e);
+    return p->kept && p->choices && open_choices(p, e) >= 0 ? open_rows(p, e) :
+                                                              e->code;
 }
 
 void pass_close(struct pass *p)
@@ -123,6 +156,11 @@ void pass_close(struct pass *p)
         return;
     for (int64_t i = 0; p->kept && i < 2 * model_config(p->m)->n_layers; i++)
         layer_release(p->kept[i]);
+    for (int64_t i = 0; p->choices && i < model_config(p->m)->n_layers; i++) {
+        routing_release(&p->choices[i].routing);
+        free(p->choices[i].logits);
+    }
+    free(p->choices);
     token_rows_close(&p->streams);
     token_rows_close(&p->attended);
     token_rows_close(&p->outputs);
@@ -135,6 +173,14 @@ void pass_close(struct pass *p)
 
 /* ---- forward ---- */
 
+/* Of pass_forward(). */
+struct call {
+    bool tuned;
+    enum pass_routing routing;
+    const int64_t *length;
+    int64_t n;
+};
+
 static int keep(const struct pass *p, void *to, const void *from, int64_t width,
                 struct err *e)
 {
@@ -143,8 +189,57 @@ static int keep(const struct pass *p, void *to, const void *from, int64_t width,
                 0;
 }
 
-static int run_layer(struct pass *p, int64_t layer, struct layer *w,
-                     struct mixture *x, struct err *e)
+/* How many rows go to another set of experts. */
+static int64_t count_changed(const struct routing *a, const struct routing *b,
+                             int64_t rows)
+{
+    int64_t changed = 0, k = a->top_k;
+
+    for (int64_t t = 0; t < rows; t++) {
+        bool same = true;
+
+        for (int64_t i = 0; i < k && same; i++) {
+            same = false;
+            for (int64_t o = 0; o < k && !same; o++)
+                same = a->experts[t * k + i] == b->experts[t * k + o];
+        }
+        changed += !same;
+    }
+    return changed;
+}
+
+static void copy_routing(const struct routing *from, int64_t rows,
+                         struct routing *to)
+{
+    size_t n = (size_t)(rows * from->top_k);
+
+    to->n = rows;
+    memcpy(to->experts, from->experts, n * sizeof(*to->experts));
+    memcpy(to->weights, from->weights, n * sizeof(*to->weights));
+    memcpy(to->scores, from->scores, n * sizeof(*to->scores));
+}
+
+/* Where the rows of a mixture go, at POINT_MLP_IN. */
+static int route(struct pass *p, int64_t layer, const struct call *call,
+                 struct mixture *x, struct err *e)
+{
+    struct choices *known = &p->choices[layer];
+
+    if (mixture_take(x, &p->state, 0, e) < 0)
+        return e->code;
+    if (!call->tuned) {
+        copy_routing(&x->routing, p->rows, &known->routing);
+        return mixture_logits(x, &p->state, known->logits, e);
+    }
+    if (call->routing == PASS_HELD)
+        copy_routing(&known->routing, p->rows, &x->routing);
+    else
+        p->changed += count_changed(&known->routing, &x->routing, p->rows);
+    return 0;
+}
+
+static int run_layer(struct pass *p, int64_t layer, const struct call *call,
+                     struct layer *w, struct mixture *x, struct err *e)
 {
     int64_t h = model_config(p->m)->hidden_size;
     struct state *s = &p->state;
@@ -158,7 +253,7 @@ static int run_layer(struct pass *p, int64_t layer, struct layer *w,
         layer_run(w, s, POINT_MLP_IN, NULL, e) < 0 ||
         keep(p, between(p, layer), s->x, h, e) < 0 ||
         keep(p, output_of(p, 2 * layer), s->output, h, e) < 0 ||
-        (x->m && mixture_take(x, s, 0, e) < 0) ||
+        (x->m && route(p, layer, call, x, e) < 0) ||
         layer_run(w, s, POINT_OUT, NULL, e) < 0 ||
         keep(p, output_of(p, 2 * layer + 1), s->output, h, e) < 0)
         return e->code;
@@ -183,8 +278,8 @@ static int load_layer(struct pass *p, int64_t layer, bool tuned,
     return 0;
 }
 
-static int pass_layer(struct pass *p, int64_t layer, bool tuned,
-                      const int64_t *length, int64_t n, struct err *e)
+static int pass_layer(struct pass *p, int64_t layer, const struct call *call,
+                      struct err *e)
 {
     struct model *m = p->m;
     struct mixture x = { 0 };
@@ -194,12 +289,12 @@ static int pass_layer(struct pass *p, int64_t layer, bool tuned,
     if (model_layer_experts(model_config(m), layer))
         rc = mixture_open(&x, m, layer, p->rows, p->rows, p->dir, e);
     if (rc >= 0)
-        rc = load_layer(p, layer, tuned, &w, e);
+        rc = load_layer(p, layer, call->tuned, &w, e);
     if (rc >= 0)
-        rc = state_prepare(&p->state, m, POINT_IN, length, n, e);
+        rc = state_prepare(&p->state, m, POINT_IN, call->length, call->n, e);
     if (rc >= 0)
-        rc = run_layer(p, layer, w, &x, e);
-    if (w != p->kept[2 * layer + tuned])
+        rc = run_layer(p, layer, call, w, &x, e);
+    if (w != p->kept[2 * layer + call->tuned])
         layer_release(w);
     if (rc >= 0 && x.m)
         rc = mixture_run(&x, NULL, NULL, NULL, e);
@@ -209,23 +304,32 @@ static int pass_layer(struct pass *p, int64_t layer, bool tuned,
     return rc;
 }
 
-int pass_forward(struct pass *p, const struct tuning *t, const int32_t *ids,
+int pass_forward(struct pass *p, const struct tuning *t,
+                 enum pass_routing routing, const int32_t *ids,
                  const int64_t *length, int64_t n, const void **x,
                  struct err *e)
 {
+    const struct call call = { t != NULL, routing, length, n };
     int64_t layers = model_config(p->m)->n_layers;
 
     model_tune(p->m, t);
+    if (t && routing == PASS_FREE)
+        p->changed = 0;
     p->rows = 0;
     for (int64_t i = 0; i < n; i++)
         p->rows += length[i];
     if (model_embed_there(p->m, ids, p->rows, before(p, 0), e) < 0)
         return e->code;
     for (int64_t i = 0; i < layers; i++)
-        if (pass_layer(p, i, t, length, n, e) < 0)
+        if (pass_layer(p, i, &call, e) < 0)
             return err_prefix(e, "layer %lld", (long long)i);
     *x = before(p, layers);
     return 0;
+}
+
+int64_t pass_changed(const struct pass *p)
+{
+    return p->changed;
 }
 
 /* ---- backward ---- */
@@ -246,14 +350,21 @@ static int back_output(struct pass *p, int64_t layer, bool attention,
     return p->outer.p ? backward_output(p->m, &o, e) : 0;
 }
 
-static int back_layer(struct pass *p, int64_t layer, float *g, struct err *e)
+static int back_layer(struct pass *p, int64_t layer, float *g, double by,
+                      struct err *e)
 {
-    struct backward_block mlp = { .layer = layer,
-                                  .n = p->rows,
-                                  .x = between(p, layer),
-                                  .there = true,
-                                  .dir = p->dir,
-                                  .g = g };
+    const struct choices *known = &p->choices[layer];
+    struct margins margins = { .logits = known->logits, .by = by };
+    struct backward_block mlp = {
+        .layer = layer,
+        .n = p->rows,
+        .x = between(p, layer),
+        .there = true,
+        .dir = p->dir,
+        .g = g,
+        .routing = known->experts ? &known->routing : NULL,
+        .margins = known->experts && by > 0 ? &margins : NULL
+    };
     struct attention_batch batch = { .x = before(p, layer),
                                      .there = true,
                                      .first = p->state.first,
@@ -275,12 +386,12 @@ static int back_layer(struct pass *p, int64_t layer, float *g, struct err *e)
     return rc;
 }
 
-int pass_backward(struct pass *p, float *g,
+int pass_backward(struct pass *p, float *g, double by,
                   int (*done)(void *ctx, int64_t layer, struct err *e),
                   void *ctx, struct err *e)
 {
     for (int64_t i = model_config(p->m)->n_layers; i-- > 0;)
-        if (back_layer(p, i, g, e) < 0 || done(ctx, i, e) < 0)
+        if (back_layer(p, i, g, by, e) < 0 || done(ctx, i, e) < 0)
             return err_prefix(e, "layer %lld", (long long)i);
     return 0;
 }

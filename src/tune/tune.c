@@ -18,6 +18,9 @@ struct run {
     /* [rows, H] of the step: the original's last stream, elements; the gradient, f32 */
     struct token_rows ref, g;
     int64_t step; /* from 0 */
+    double
+        change; /* what one choice of a mixture that is not the original's costs, in
+                    * nats, about */
 };
 
 /* ---- a step ---- */
@@ -73,27 +76,54 @@ static int layer_done(void *ctx, int64_t layer, struct err *e)
                                r->step + 1, e);
 }
 
+/* *kl: of the step's sequences, the sum, and in g the gradients of the mean. */
+static int compare(struct run *r, enum pass_routing routing, int64_t rows,
+                   double *kl, struct err *e)
+{
+    const void *x;
+
+    return pass_forward(r->pass, tuned_weights(r->t->codes), routing, r->ids,
+                        r->length, r->t->batch, &x, e) < 0 ?
+               e->code :
+               kl_head_run(r->head, r->ref.p, x, rows, 1 / (float)rows, r->g.p,
+                           kl, e);
+}
+
+/* Behind a pass in which routers chose, with the KL own, and one in which the original's
+ * choices were held: what another choice costs. */
+static void measure_change(struct run *r, int64_t rows, double own, double held)
+{
+    int64_t changed = pass_changed(r->pass);
+
+    r->change = changed && own > held ? (own - held) / (double)changed : 0;
+    info("KL %.3f e-3, with the original's choices of experts %.3f e-3",
+         1e3 * own / (double)rows, 1e3 * held / (double)rows);
+}
+
 static int take_step(struct run *r, double *kl, struct err *e)
 {
     struct model *m = r->t->m;
+    bool first = !r->step && model_config(m)->moe.n_experts;
     int64_t rows = choose(r);
     size_t n = (size_t)(rows * model_config(m)->hidden_size);
     const void *x;
+    double own;
 
-    if (pass_forward(r->pass, NULL, r->ids, r->length, r->t->batch, &x, e) <
-            0 ||
+    if (pass_forward(r->pass, NULL, PASS_FREE, r->ids, r->length, r->t->batch,
+                     &x, e) < 0 ||
         model_copy(m, r->ref.p, x, n * (dtype_bits(model_dtype(m)) / 8), e) <
             0 ||
-        pass_forward(r->pass, tuned_weights(r->t->codes), r->ids, r->length,
-                     r->t->batch, &x, e) < 0 ||
-        kl_head_run(r->head, r->ref.p, x, rows, 1 / (float)rows, r->g.p, kl,
-                    e) < 0)
+        (first && compare(r, PASS_FREE, rows, &own, e) < 0) ||
+        compare(r, PASS_HELD, rows, kl, e) < 0)
         return e->code;
+    if (first)
+        measure_change(r, rows, own, *kl);
     *kl /= (double)rows;
     if (!isfinite(*kl))
         return err_set(e, E_DATA, "step %lld: the KL is not finite",
                        (long long)r->step + 1);
-    return pass_backward(r->pass, r->g.p, layer_done, r, e);
+    return pass_backward(r->pass, r->g.p, r->change / (double)rows, layer_done,
+                         r, e);
 }
 
 static int take_steps(struct run *r, struct err *e)

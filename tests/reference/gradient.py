@@ -83,7 +83,7 @@ def mlp(c, t, layer, a, seen, moved):
         name = "%s.%s" % (p, mixtures.shared(c)[0])
         g = 1.0
         if c["model_type"] == "qwen2_moe":
-            g = 1/(1 + np.exp(-seen[p + ".mlp_in"] @ t[name + "_gate.weight"].T))
+            g = 1/(1 + np.exp(-seen.get(p + ".mlp_in", a) @ t[name + "_gate.weight"].T))
         y += g*expert(c, t, name, parts, a, moved)
     return y
 
@@ -110,16 +110,19 @@ def modules(c, layer, name):
     return shared + ["%s%s.experts.%d.%s" % (p, mixtures.block(c), e, down) for e in range(mixtures.experts(c))]
 
 
-def logits(c, t, layer, seen, moved):
-    """From this layer on."""
+def logits(c, t, layer, seen, moved, now=None):
+    """From this layer on; now gets the streams in front of layers and the inputs of MLPs."""
+    now = {} if now is None else now
     x = seen["model.layers.%d" % layer]
     before, behind, before_mlp, behind_mlp = families.norms(c)
     part = c.get("residual_multiplier", 1)
     for i in range(layer, c["num_hidden_layers"]):
         p = "model.layers.%d" % i
         norm = lambda n, y: forward.rms(c, y, families.norm_weight(c, t["%s.%s.weight" % (p, n)])) if n else y
+        now[p] = x
         x = x + part*norm(behind, attend(c, t, i, norm(before, x), moved))
-        y, m = mlp(c, t, i, norm(before_mlp, x), seen, moved), moved.get(p + ".mlp", 0)
+        a = now[p + ".mlp_in"] = norm(before_mlp, x)
+        y, m = mlp(c, t, i, a, seen, moved), moved.get(p + ".mlp", 0)
         # the factor is one of the experts' weights
         x = x + y + part*m if mixtures.sparse(c, i) else x + part*norm(behind_mlp, y + m)
     head = t.get("lm_head.weight", t["model.embed_tokens.weight"])

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """The gradients of forge-tune, by differences: how KL(original || quantized), the mean over
-all tokens, changes when the weights of a linear are moved, and what routers and the gates
-of shared experts say is held.  In double precision, from what forward.py computes.
+all tokens, changes when the weights of a linear are moved, and the gates of shared experts
+say what they said.  In mixtures tokens go to the experts that the original chose, with its
+weights, and what moves the routers' margins costs something (margins()).  In double
+precision, from what forward.py computes.
 
     tune.py DIR TOKENS CODES GRADIENTS TOLERANCE
     tune.py kl DIR TOKENS CODES     the mean KL in thousandths
@@ -15,6 +17,7 @@ import numpy as np
 import forward
 import fts
 import gradient
+import mixtures
 
 STEP, WAYS = 1e-7, 3
 
@@ -31,17 +34,105 @@ def divergence(p, q):
 
 
 def both(d, tokens, codes):
-    """config, the quantized model's tensors, [(original's logits, what the other has seen)]"""
+    """config, the quantized model's tensors, [(what the original has seen, its logits, the same of the other)]"""
     c, t = forward.load(d)
     ids = [x.array() for x in forward.read(tokens)]
-    p = [forward.run(c, t, i)[1] for i in ids]
+    first = [forward.run(c, t, i) for i in ids]
     forward.quantized(t, [codes])
-    return c, t, [(x, *forward.run(c, t, i)) for x, i in zip(p, ids)]
+    return c, t, [(*x, *forward.run(c, t, i)) for x, i in zip(first, ids)]
 
 
 def kl(d, tokens, codes):
     runs = both(d, tokens, codes)[2]
-    print("%.6f" % (1e3*sum(divergence(p, q) for p, _, q in runs)/sum(len(p) for p, _, _ in runs)))
+    print("%.6f" % (1e3*sum(divergence(p, q) for _, p, _, q in runs)/sum(len(p) for _, p, _, _ in runs)))
+
+
+# ---- choices of experts ------------------------------------------------------
+
+def keys(c, t, layer, a):
+    """What experts are chosen by [n, E]: score + correction bias."""
+    p = "model.layers.%d." % layer
+    name = p + mixtures.router(c)
+    z = a @ t[name + ".weight"].T + t.get(name + ".bias", 0)
+    return np.array([mixtures.scores(c, row) for row in z]) + np.reshape(t.get(p + mixtures.correction(c), 0), -1)
+
+
+def boundaries(c, key, chosen):
+    """Of a token: {kind: (experts whose keys are above, those below)}."""
+    sigmoid = mixtures.family(c) in mixtures.SIGMOID
+    grouped = sigmoid or c.get("topk_method") == "group_limited_greedy"
+    groups = c.get("n_group", 1) if grouped else 1
+    size, best, out = len(key)//groups, min(2 if sigmoid else 1, len(key)//groups), {}
+    tops = [sorted(range(g*size, (g + 1)*size), key=lambda i: -key[i])[:best] for g in range(groups)]
+    order = sorted(range(groups), key=lambda g: -sum(key[i] for i in tops[g]))
+    n = c.get("topk_group", 1) if grouped else 1
+    if n < groups:
+        out["groups"] = tops[order[n - 1]], tops[order[n]]
+    rest = [i for g in order[:n] for i in range(g*size, (g + 1)*size) if i not in chosen]
+    if rest:
+        out["experts"] = [min(chosen, key=lambda i: key[i])], [max(rest, key=lambda i: key[i])]
+    return out
+
+
+def margins(c, t, first):
+    """[(layer, row, kind, above, below, m)] of all sequences' tokens, in the original; first: what it has seen."""
+    out = []
+    for s, seen in enumerate(first):
+        for i in filter(lambda i: mixtures.sparse(c, i), range(c["num_hidden_layers"])):
+            p = "model.layers.%d" % i
+            for row, key in enumerate(keys(c, t, i, seen[p + ".mlp_in"])):
+                for kind, (up, down) in boundaries(c, key, list(seen[p + ".routing"][0][row])).items():
+                    out.append((s, i, row, kind, up, down, sum(key[up]) - sum(key[down])))
+    return out
+
+
+class Costs:
+    """What changes of margins cost: by * phi(u) u (d/s)^2 / 2, u = m/s, d the change of m, s^2 its mean square over the
+    tokens of a layer, for experts and groups, held; by: nats lost for each set of experts that routers choose otherwise."""
+
+    def __init__(self, c, t, first, now, by):
+        self.c, self.t, self.all, self.by = c, t, margins(c, t, first), by
+        self.size = {}
+        d = list(self.changes(now, 0))
+        for x in {m[1:4:2] for m in self.all}:
+            self.size[x] = np.mean([y*y for m, y in d if m[1:4:2] == x])**.5
+
+    def changes(self, now, layer):
+        known = {}
+        for m in self.all:
+            s, i, row, _, up, down, size = m
+            if i < layer:
+                continue
+            if (s, i) not in known:
+                known[s, i] = keys(self.c, self.t, i, now[s]["model.layers.%d.mlp_in" % i])
+            key = known[s, i][row]
+            yield m, sum(key[up]) - sum(key[down]) - size
+
+    def total(self, now, layer):
+        out = 0
+        for m, d in self.changes(now, layer):
+            s = self.size[m[1:4:2]]
+            if s > 0:
+                u = m[-1]/s
+                out += np.exp(-u*u/2)/(2*np.pi)**.5*u*(d/s)**2/2
+        return self.by*out
+
+
+def held(c, t, first):
+    """Logits of the sequences where tokens go as in the original, and what is seen then."""
+    out = []
+    for seen in first:
+        now = {k: v for k, v in seen.items() if k.endswith((".routing", ".scores")) or k == "model.layers.0"}
+        out.append((gradient.logits(c, t, 0, dict(now), {}, now), now))
+    return [x[0] for x in out], [x[1] for x in out]
+
+
+def cost_of_change(c, runs, q):
+    """by; q: logits where choices are held."""
+    lost = sum(divergence(p, free) - divergence(p, z) for (_, p, _, free), z in zip(runs, q))
+    changed = sum((np.sort(seen[k][0]) != np.sort(other[k][0])).any(1).sum()
+                  for seen, _, other, _ in runs for k in seen if k.endswith(".routing"))
+    return max(lost, 0)/changed if changed else 0.0
 
 
 def together(frames):
@@ -56,7 +147,16 @@ def together(frames):
 
 def main(d, tokens, codes, path, tolerance):
     c, t, runs = both(d, tokens, codes)
-    rows, rng, worst, names = sum(len(p) for p, _, _ in runs), np.random.default_rng(7), 0.0, set()
+    rng, worst, names, first = np.random.default_rng(7), 0.0, set(), [x[0] for x in runs]
+    q, base = held(c, t, first)
+    by = cost_of_change(c, runs, q)
+    costs = Costs(c, t, first, base, by)
+
+    def objective(layer):
+        now = [{} for _ in base]
+        kl = sum(divergence(x[1], gradient.logits(c, t, layer, seen, {}, n)) for x, seen, n in zip(runs, base, now))
+        return (kl + (costs.total(now, layer) if by else 0))/sum(len(x[1]) for x in runs)
+
     for layer, of in together(forward.read(path)):
         names |= of.keys()
         w = {n: t[n + ".weight"] for n in of}
@@ -68,14 +168,14 @@ def main(d, tokens, codes, path, tolerance):
             moved = []
             for s in (1, -1):
                 t.update((n + ".weight", w[n] + s*STEP*x) for n, x in way.items())
-                moved.append(sum(divergence(p, gradient.logits(c, t, layer, seen, {})) for p, seen, _ in runs)/rows)
+                moved.append(objective(layer))
             t.update((n + ".weight", x) for n, x in w.items())
             off = (moved[0] - moved[1])/(2*STEP) - sum((g*way[n]).sum() for n, g in of.items())
             worst = max(worst, abs(off)/max(sum((g**2).sum() for g in of.values())**.5, 1e-12))
     with open(codes, "rb") as f:
         want = {x.name for x in fts.read(f) if x.role == "codes"}
     missing = {n for n in want - names if ".experts." not in n}  # an expert without a token has none
-    print("%d linears, worst %.2e" % (len(names), worst))
+    print("%d linears, worst %.2e; a choice costs %.3g" % (len(names), worst, by))
     assert not missing and names <= want, missing or names - want
     assert worst < float(tolerance)
 
