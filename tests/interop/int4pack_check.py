@@ -5,8 +5,8 @@ were made of, and are the bytes of torch's own conversion.
 
     int4pack_check.py MODEL      exit 1 and a reason when something differs
 
-Each capability of torch in a process of its own.  Needs torch, safetensors
-(scripts/setup --venv)."""
+Each capability of torch that the CPU has, in a process of its own.  Needs
+torch, safetensors (scripts/setup --venv)."""
 import os
 import pathlib
 import subprocess
@@ -65,7 +65,8 @@ def main():
                        f"{GROUP} --asymmetric | forge-solve -q | "
                        f"{' '.join(pack)} | forge-shard -q --from {model} "
                        f"{d / 'awq'}", shell=True, check=True)
-        for c in CAPABILITIES:
+        here = torch.backends.cpu.get_cpu_capability().lower()
+        for c in CAPABILITIES[CAPABILITIES.index(here):]:
             subprocess.run(["forge", "repack", "-q", d / "awq", d / c,
                             "--layout", "int4pack", "--capability", c],
                            check=True)
