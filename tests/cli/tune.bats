@@ -44,6 +44,16 @@ slope() { # KIND...
     slope deepseek_v3 deepseek_v2 qwen2_moe mixtral gpt_oss llama4 ernie4_5_moe
 }
 
+@test "a mixture's KL is said with either choice of experts, and falls with its own" {
+    solved deepseek_v3 codes
+    run --separate-stderr forge-tune -v --progress never --dtype f32 --steps 1 --tokens t.fts -o out deepseek_v3 codes
+    own=$(python3 "$PY" kl deepseek_v3 t.fts codes) held=$(python3 "$PY" held deepseek_v3 t.fts codes)
+    [[ $stderr == *"forge-tune: KL ${own:0:5}"*" e-3, with the original's choices of experts ${held:0:4}"* ]]
+    forge-tune -q --steps 40 --rate 0.02 --tokens t.fts deepseek_v3 codes >tuned
+    python3 -c 'import sys; a, b = map(float, sys.argv[1:]); assert b < 0.4*a, (a, b)' \
+        "$own" "$(python3 "$PY" kl deepseek_v3 t.fts tuned)"
+}
+
 @test "gradients are what differences of the KL say: asymmetric grids, scales of outputs and logits" {
     forge-weights -q granite | forge-grid -q --group 16 --asymmetric |
         forge-solve -q --method rtn >codes

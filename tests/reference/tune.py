@@ -7,6 +7,7 @@ precision, from what forward.py computes.
 
     tune.py DIR TOKENS CODES GRADIENTS TOLERANCE
     tune.py kl DIR TOKENS CODES     the mean KL in thousandths
+    tune.py held DIR TOKENS CODES   the same where tokens go to the original's experts
     tune.py steps CODES TUNED       tuned frames are the same but for codes: how many differ
 """
 import re
@@ -40,11 +41,6 @@ def both(d, tokens, codes):
     first = [forward.run(c, t, i) for i in ids]
     forward.quantized(t, [codes])
     return c, t, [(*x, *forward.run(c, t, i)) for x, i in zip(first, ids)]
-
-
-def kl(d, tokens, codes):
-    runs = both(d, tokens, codes)[2]
-    print("%.6f" % (1e3*sum(divergence(p, q) for _, p, _, q in runs)/sum(len(p) for _, p, _, _ in runs)))
 
 
 # ---- choices of experts ------------------------------------------------------
@@ -127,6 +123,12 @@ def held(c, t, first):
     return [x[0] for x in out], [x[1] for x in out]
 
 
+def kl(d, tokens, codes, choices):
+    c, t, runs = both(d, tokens, codes)
+    q = held(c, t, [x[0] for x in runs])[0] if choices == "held" else [x[3] for x in runs]
+    print("%.6f" % (1e3*sum(divergence(x[1], z) for x, z in zip(runs, q))/sum(map(len, q))))
+
+
 def cost_of_change(c, runs, q):
     """by; q: logits where choices are held."""
     lost = sum(divergence(p, free) - divergence(p, z) for (_, p, _, free), z in zip(runs, q))
@@ -193,8 +195,8 @@ def steps(codes, tuned):
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "kl":
-        kl(*sys.argv[2:])
+    if sys.argv[1] in ("kl", "held"):
+        kl(*sys.argv[2:], sys.argv[1])
     elif sys.argv[1] == "steps":
         steps(*sys.argv[2:])
     else:
