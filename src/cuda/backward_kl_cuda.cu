@@ -48,9 +48,10 @@ static __global__ void __launch_bounds__(THREADS)
     for (int64_t v = threadIdx.x; v < l.vocab; v += THREADS) {
         float log_p = squash(l, p[v], &slope) - of_p;
         float log_q = squash(l, q[v], &slope) - of_q, a = expf(log_p);
+        float d = expf(log_q) - a; /* with it, errors of the sums cancel */
 
-        kl += (double)(a * (log_p - log_q));
-        q[v] = l.by * (expf(log_q) - a) * slope;
+        kl += (double)(a * (log_p - log_q) + d);
+        q[v] = l.by * d * slope;
     }
     kl = block_sum<THREADS>(kl);
     if (!threadIdx.x)

@@ -130,16 +130,17 @@ static void log_softmax(float *z, int64_t n)
         z[i] -= most;
 }
 
-/* Of logarithms p and q: KL, and q = by (exp q - exp p). */
+/* Of logarithms p and q: KL, and q = by (exp q - exp p), the sum of which is 0: errors of
+ * the logarithms' sums cancel in the KL with it. */
 static double diverge(const float *p, float *q, float by, int64_t n)
 {
     double kl = 0;
 
     for (int64_t i = 0; i < n; i++) {
-        float a = expf(p[i]);
+        float a = expf(p[i]), d = expf(q[i]) - a;
 
-        kl += (double)(a * (p[i] - q[i]));
-        q[i] = by * (expf(q[i]) - a);
+        kl += (double)(a * (p[i] - q[i]) + d);
+        q[i] = by * d;
     }
     return kl;
 }
