@@ -9,6 +9,7 @@
 #include "model/moe.h"
 
 enum { CHUNK = GENERATE_TOGETHER }; /* tokens of a prompt that run together */
+#define CACHE_BYTES ((int64_t)8 << 30) /* of more than that many sequences */
 
 struct generator {
     struct model *m;
@@ -21,9 +22,12 @@ struct generator {
     struct kv_cache *cache;
     int64_t cache_tokens; /* tokens that `cache` can hold, of each sequence */
     int64_t sequences;    /* that grow together */
+    int64_t
+        rows; /* that mixtures and `embedded` have room for: a chunk, or more */
     void *normed;   /* [sequences, H] final norm's output, device memory */
-    void *embedded; /* [CHUNK, row] embeddings on their way to a device */
-    float *logits;  /* [sequences, vocab_size] */
+    void *embedded; /* [rows, row] embeddings on their way to a device */
+    float *
+        logits; /* [sequences, vocab_size], or of one: others are drawn there */
 };
 
 static int load_layer(struct generator *g, int64_t i, struct err *e)
@@ -33,10 +37,30 @@ static int load_layer(struct generator *g, int64_t i, struct err *e)
         return e->code;
     if (!model_layer_experts(model_config(g->m), i))
         return 0;
-    if (mixture_open(&g->mixture[i], g->m, i, CHUNK, CHUNK, "/tmp", e) < 0 ||
-        experts_load(g->m, i, &g->kept[i], e) < 0)
+    return experts_load(g->m, i, &g->kept[i], e);
+}
+
+/* Room for so many rows at a time. */
+static int reserve_rows(struct generator *g, int64_t rows, struct err *e)
+{
+    const struct model_config *c = model_config(g->m);
+
+    if (rows <= g->rows)
+        return 0;
+    g->rows = 0;
+    for (int64_t i = 0; i < c->n_layers; i++) {
+        if (!g->kept[i])
+            continue;
+        mixture_close(&g->mixture[i]);
+        if (mixture_open(&g->mixture[i], g->m, i, rows, rows, "/tmp", e) < 0)
+            return e->code;
+        g->mixture[i].kept = g->kept[i];
+    }
+    if (mem_grow(&g->embedded,
+                 (size_t)rows * (size_t)model_row(c) * sizeof(float),
+                 "embeddings", e) < 0)
         return e->code;
-    g->mixture[i].kept = g->kept[i];
+    g->rows = rows;
     return 0;
 }
 
@@ -51,9 +75,7 @@ static int load(struct generator *g, int progress, struct err *e)
     g->mixture = mem_zero(n, sizeof(*g->mixture), "layers", e);
     g->kept = mem_zero(n, sizeof(*g->kept), "layers", e);
     g->logits = mem_zero((size_t)c->vocab_size, sizeof(float), "logits", e);
-    g->embedded =
-        mem_zero(CHUNK * (size_t)model_row(c), sizeof(float), "embeddings", e);
-    if (!g->layer || !g->mixture || !g->kept || !g->logits || !g->embedded ||
+    if (!g->layer || !g->mixture || !g->kept || !g->logits ||
         model_alloc(g->m, &g->normed, (size_t)c->hidden_size * sizeof(float),
                     false, NULL, e) < 0)
         return e->code;
@@ -145,6 +167,8 @@ static int reserve_outputs(struct generator *g, int64_t sequences,
 {
     const struct model_config *c = model_config(g->m);
 
+    if (reserve_rows(g, sequences > CHUNK ? sequences : (int64_t)CHUNK, e) < 0)
+        return e->code;
     if (sequences <= g->sequences)
         return 0;
     model_free(g->m, g->normed);
@@ -153,9 +177,21 @@ static int reserve_outputs(struct generator *g, int64_t sequences,
                     (size_t)(sequences * c->hidden_size) * sizeof(float), false,
                     NULL, e) < 0)
         return e->code;
+    if (model_on_device(g->m))
+        sequences = 1;
     return mem_grow(&g->logits,
                     (size_t)(sequences * c->vocab_size) * sizeof(float),
                     "logits", e);
+}
+
+int64_t generator_together(const struct generator *g, int64_t tokens)
+{
+    int64_t n = GENERATE_MOST;
+
+    while (n > GENERATE_TOGETHER &&
+           kv_cache_bytes(g->m, tokens, n) > (double)CACHE_BYTES)
+        n /= 2;
+    return n;
 }
 
 int generator_begin_several(struct generator *g, int64_t sequences,
@@ -199,7 +235,7 @@ static int run_chunk(struct generator *g, const int32_t *ids, int64_t n,
                      struct err *e)
 {
     struct state *s = &g->state;
-    int64_t length[GENERATE_TOGETHER];
+    int64_t length[GENERATE_MOST];
 
     for (int64_t i = 0; i < g->sequences; i++)
         length[i] = n;

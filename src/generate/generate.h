@@ -6,7 +6,8 @@
 #include "model/model.h"
 
 struct generator;
-enum { GENERATE_TOGETHER = 512 };
+/* Sequences that grow together, and so many where their cache is small. */
+enum { GENERATE_TOGETHER = 512, GENERATE_MOST = 8 * GENERATE_TOGETHER };
 
 /* Load the model in DIR with all its layers, which stay in memory, those of a
  * 4-bit checkpoint in 4 bits, on the device that device_open() opened, if it has
@@ -31,7 +32,9 @@ MUST_CHECK int generator_append(struct generator *g, const int32_t *ids,
 
 /* Whether it runs on a device. */
 bool generator_on_device(const struct generator *g);
-/* The same for several sequences, at most GENERATE_TOGETHER, which grow by a token each:
+/* How many sequences of so many tokens a device's memory is given to at a time. */
+int64_t generator_together(const struct generator *g, int64_t tokens);
+/* The same for several sequences, at most GENERATE_MOST, which grow by a token each:
  * ids[sequences]; *logits [sequences, vocab_size].  Errors of kv_cache_create(), too. */
 MUST_CHECK int generator_begin_several(struct generator *g, int64_t sequences,
                                        int64_t tokens, struct err *e);

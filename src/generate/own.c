@@ -98,7 +98,7 @@ static int write_some(const struct own *o, int64_t first, int64_t n,
                       .first = first,
                       .vocab = generator_config(o->g)->vocab_size,
                       .ids = ids };
-    double room[GENERATE_TOGETHER];
+    double room[GENERATE_MOST];
 
     d.uniform = room;
 
@@ -143,8 +143,9 @@ static int64_t begin_some(const struct own *o, int64_t n, struct err *e)
 
 int own_write(const struct own *o, struct stream_writer *out, struct err *e)
 {
-    int64_t together =
-        generator_on_device(o->g) ? GENERATE_TOGETHER : (int64_t)TOGETHER;
+    int64_t together = generator_on_device(o->g) ?
+                           generator_together(o->g, o->tokens) :
+                           (int64_t)TOGETHER;
     int32_t *ids = mem_alloc(
         (size_t)(together * (o->tokens + 1)) * sizeof(*ids), "tokens", e);
     int rc = ids ? 0 : e->code;

@@ -346,9 +346,11 @@ static struct forward_sums sums_of(const struct head *h, const void *normed,
                                   .w = h->lm.w };
 }
 
-int head_draw(const struct head *h, const void *normed, int64_t n,
-              const double *uniform, const int32_t *banned, int64_t bans,
-              int32_t *ids, struct err *e)
+enum { DRAW_LOGITS = 64 << 20 }; /* numbers, at a time */
+
+static int draw_part(const struct head *h, const void *normed, int64_t n,
+                     const double *uniform, const int32_t *banned, int64_t bans,
+                     int32_t *ids, struct err *e)
 {
     const struct model *m = h->m;
     const struct forward_draw d = { .of = sums_of(h, normed, n),
@@ -365,6 +367,23 @@ int head_draw(const struct head *h, const void *normed, int64_t n,
         if (ids[i] < 0)
             return err_set(e, E_DATA, "logits are not finite");
     return 0;
+}
+
+int head_draw(const struct head *h, const void *normed, int64_t n,
+              const double *uniform, const int32_t *banned, int64_t bans,
+              int32_t *ids, struct err *e)
+{
+    const struct model_config *c = &h->m->config;
+    int64_t part = DRAW_LOGITS / c->vocab_size + 1;
+    int rc = 0;
+
+    for (int64_t at = 0; at < n && rc >= 0; at += part)
+        rc = draw_part(h,
+                       (const char *)normed +
+                           (size_t)(at * c->hidden_size) * h->m->size,
+                       n - at < part ? n - at : part, uniform + at, banned,
+                       bans, ids + at, e);
+    return rc;
 }
 
 int head_logits(const struct head *h, const void *normed, int64_t n, int64_t v0,

@@ -1,4 +1,5 @@
 /* kv_cache.c - see model.h: the KV cache. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,6 +32,15 @@ static int find_sizes(struct kv_cache *p, const struct model *m, size_t *all,
         return err_set(e, E_TEMP, "%lld tokens: too many for memory",
                        (long long)p->tokens);
     return 0;
+}
+
+double kv_cache_bytes(const struct model *m, int64_t tokens, int64_t sequences)
+{
+    struct kv_cache p = { .tokens = tokens, .sequences = sequences };
+    size_t all;
+    struct err e;
+
+    return find_sizes(&p, m, &all, &e) < 0 ? HUGE_VAL : (double)all;
 }
 
 /* Linear attention begins with zeros. */

@@ -212,6 +212,8 @@ struct kv_cache;
 MUST_CHECK int kv_cache_create(struct kv_cache **p, const struct model *m,
                                int64_t tokens, int64_t sequences,
                                struct err *e);
+/* Its bytes, about. */
+double kv_cache_bytes(const struct model *m, int64_t tokens, int64_t sequences);
 void kv_cache_release(struct kv_cache *p); /* NULL is allowed */
 /* Number of tokens in the cache. */
 int64_t kv_cache_length(const struct kv_cache *p);
