@@ -21,10 +21,10 @@ static struct gpu_room room_of(const struct request *r)
     return (struct gpu_room){
         .layer = p->device_layer_bytes,
         .gradient = request_gradients(r) ? p->device_gradient_bytes : 0,
-        .tune = j->tune ?
-                    p->device_tune_bytes +
-                        p->device_tune_row * TUNE_BATCH * (double)j->seqlen :
-                    0,
+        .tune = j->tune ? p->device_tune_bytes +
+                              p->device_tune_row *
+                                  (double)(j->tune_batch * j->seqlen) :
+                          0,
         .hessian = p->device_hessian_bytes[j->propagate == PROPAGATE_BOTH],
         .solve = p->device_solve_bytes[j->effort],
         .solve_least = p->device_solve_least[j->effort],

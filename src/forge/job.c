@@ -227,6 +227,7 @@ static void put_all(struct json_writer *w, const struct job *j)
     put_int(w, "group", j->group);
     put_int(w, "blend", j->blend);
     put_int(w, "tune", j->tune);
+    put_int(w, "tune_batch", j->tune_batch);
     put_int(w, "threads", j->threads);
     put_int(w, "jobs", j->jobs);
     put_int(w, "layers", j->layers);
@@ -436,6 +437,7 @@ static void get_all(struct reader *r, struct job *j)
     get_int(r, "group", 8, 1 << 20, &j->group);
     get_int(r, "blend", 0, 1000000, &j->blend);
     get_int(r, "tune", 0, TUNE_MAX, &j->tune);
+    get_int(r, "tune_batch", 1, TUNE_BATCH_MAX, &j->tune_batch);
     get_int(r, "threads", 0, 4096, &j->threads);
     get_int(r, "jobs", 1, 1024, &j->jobs);
     get_int(r, "layers", 1, LAYERS_MAX, &j->layers);

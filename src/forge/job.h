@@ -33,7 +33,7 @@ enum {
     JOB_GLOBS = 512,
     PARTS_MAX = 128,
     TUNE_MAX = 1000000,
-    TUNE_BATCH = 8, /* sequences of a step of --tune */
+    TUNE_BATCH_MAX = 1024,
     STEP_COST_AUTO = -1,
     STEP_COST_MAX = 1000000
 };
@@ -79,6 +79,7 @@ struct job {
     /* keys of the stages tokens, calib, solve: hashes of options and inputs */
     char tkey[KEY_LEN + 1], ckey[KEY_LEN + 1], skey[KEY_LEN + 1];
     int64_t tune;           /* steps of forge-tune, 0: none */
+    int64_t tune_batch;     /* sequences of each */
     char ukey[KEY_LEN + 1]; /* of what it makes; without it skey */
     char *command;       /* the last call's words, as a list in JSON; or NULL */
     double seconds;      /* estimated duration; 0: not known */

@@ -98,9 +98,11 @@ static void parse(struct request *r, int argc, char **argv)
           "GPU memory that each tool may hold, e.g. 8G [all that is free]",
           &j->gpu_memory, 0, 0, false },
         { OPT_INT, 0, "tune", "STEPS",
-          "then tune the codes of all layers by what the model predicts, so "
-          "many steps on the CPU [0]",
+          "then tune the codes of all layers by what the model predicts, in so "
+          "many steps [0]",
           &j->tune, 0, TUNE_MAX, false },
+        { OPT_INT, 0, "tune-batch", "N", "sequences of such a step [8]",
+          &j->tune_batch, 1, TUNE_BATCH_MAX, false },
         { OPT_SIZE, 0, "shard-size", "SIZE",
           "most bytes in a file of OUT, e.g. 500MB, 2GiB [5GB]", &j->shard_size,
           0, 0, false },
@@ -314,6 +316,7 @@ int command_quantize(int argc, char **argv, struct err *e)
     r->j.seqlen = 512;
     r->j.rest = NOT_GIVEN;
     r->j.blend = 2;
+    r->j.tune_batch = 8;
     r->j.jobs = 1;
     r->j.parts = 1;
     r->j.step = STEP_COST_AUTO;

@@ -61,7 +61,7 @@ static void plan_tune(const struct request *r, struct room *room)
 {
     const struct plan *p = &r->plan;
     double row = (double)p->hidden_size * 4, seqlen = (double)r->j.seqlen;
-    double batch = TUNE_BATCH * seqlen, region = REGION_MEMORY;
+    double batch = (double)r->j.tune_batch * seqlen, region = REGION_MEMORY;
     double states = (3 * (double)p->layers + 1) * batch * row;
 
     room->tune =
@@ -211,7 +211,7 @@ static void plan_flops(const struct request *r, int effort, double *products,
     /* of each token: drawn, the original's forward pass, the codes', theirs again in the
      * backward pass, and that; the head for all but one of these */
     if (j->tune)
-        *products += (double)TUNE_BATCH * (double)j->tune * (double)j->seqlen *
+        *products += (double)(j->tune_batch * j->tune) * (double)j->seqlen *
                      (6 * p->token_flops + 4 * p->head_flops);
 }
 

@@ -8,7 +8,7 @@
 /* Sequences of all steps. */
 static int64_t all_of(const struct stage *s)
 {
-    return TUNE_BATCH * s->j.tune;
+    return s->j.tune_batch * s->j.tune;
 }
 
 int stage_given(struct stage *s, struct err *e)
@@ -48,7 +48,8 @@ int stage_own(struct stage *s, struct err *e)
         return e->code;
     own = all_of(s) - text;
     command_add(stage_device_tool(s, "forge-generate"), "--sequences",
-                number_word(s->counts[1], own > TUNE_BATCH ? own : TUNE_BATCH),
+                number_word(s->counts[1],
+                            own > s->j.tune_batch ? own : s->j.tune_batch),
                 "--tokens", number_word(s->counts[2], s->j.seqlen), "--key",
                 s->j.ukey, "-o", stage_path(s->path[1], s->U, "own.fts"),
                 s->j.model, NULL);
@@ -61,7 +62,7 @@ int stage_tune(struct stage *s, struct err *e)
 
     (void)e;
     command_add(c, "--steps", number_word(s->counts[1], s->j.tune), "--batch",
-                number_word(s->counts[2], TUNE_BATCH), "--tokens",
+                number_word(s->counts[2], s->j.tune_batch), "--tokens",
                 stage_path(s->path[0], s->U, "text.fts"), "--tokens-key",
                 s->j.ukey, "--tokens", stage_path(s->path[1], s->U, "own.fts"),
                 "--expect-key", s->j.skey, "--key", s->j.ukey, s->j.model,

@@ -181,17 +181,17 @@ same_tensors() { # OUT OUT
     local model=$BATS_TEST_DIRNAME/../../examples/llama-4m text=$BATS_TEST_DIRNAME/../../examples/calib.jsonl
     local args=(--text "$text" --sequences 4 --seqlen 48 --group 32 --effort fast --quiet --device cpu)
     forge quantize "$model" plain --work work "${args[@]}"
-    forge quantize "$model" tuned --work work "${args[@]}" --tune 48
+    forge quantize "$model" tuned --work work "${args[@]}" --tune 48 --tune-batch 4
     # half of the sequences are the text's
-    forge-tokens -q --sequences 192 --seqlen 48 -o given "$model" "$text"
-    forge-generate -q --sequences 192 --tokens 48 -o own "$model"
-    forge-tune -q --steps 48 --tokens given --tokens own "$model" work/solve-*/codes-*.fts >codes
+    forge-tokens -q --sequences 96 --seqlen 48 -o given "$model" "$text"
+    forge-generate -q --sequences 96 --tokens 48 -o own "$model"
+    forge-tune -q --steps 48 --batch 4 --tokens given --tokens own "$model" work/solve-*/codes-*.fts >codes
     (cat codes; forge-weights -q --others "$model") | forge-pack -q | forge-shard -q --from "$model" by-hand
     same_tensors by-hand tuned
     run ! same_tensors plain tuned
     touch -d 2001-01-01 work/tuned-*/*.fts
     rm -r tuned
-    forge quantize "$model" tuned --work work "${args[@]}" --tune 48 -j 1
+    forge quantize "$model" tuned --work work "${args[@]}" --tune 48 --tune-batch 4 -j 1
     same_tensors by-hand tuned
     [ "$(find work/tuned-* -newermt 2002-01-01 -name '*.fts' | wc -l)" -eq 0 ]
     forge quantize "$model" skipped --work other "${args[@]}" --tune 1 --skip 'model.layers.1.*'
@@ -218,6 +218,7 @@ same_tensors() { # OUT OUT
     run --separate-stderr forge-tune --progress never --steps 50 --rate 1e-3 --batch 1 --tokens t.fts -o tuned llama c.fts
     [[ "${stderr_lines[0]}" == "forge-tune: warning: the numbers behind codes move by 0.0"* ]]
     fails 64 "--tune" forge quantize --tune 1 --method rtn --text t.fts "$model" out
+    fails 64 "--tune-batch" forge quantize --tune 1 --tune-batch 0 --text t.fts "$model" out
     fails 78 "--tune: qwen3_next has linear attention" forge quantize --tune 1 --text t.fts qwen3_next out
 }
 
