@@ -1,5 +1,7 @@
 /* fake_backward.c - the backward pass of the fake plug-in: the CPU's functions,
  * on memory that must be the device's. */
+#include <stdlib.h>
+
 #include "fake_cuda.h"
 #include "model/backward_table.h"
 
@@ -57,15 +59,41 @@ static int fake_squares(struct cuda_context *c, const float *x, int64_t rows,
                backward_cpu.squares(c, x, rows, n, to, e);
 }
 
+/* *w = n weights, which are the device's, in f32, as the CPU takes them; free(*mine). */
+static int widen_weights(const void **w, int64_t n, bool bf16, float **mine,
+                         struct err *e)
+{
+    size_t size = bf16 ? 2 : sizeof(float);
+
+    *mine = NULL;
+    if (fake_must_own(*w, (size_t)n * size, "weights", e) < 0)
+        return e->code;
+    if (!bf16)
+        return 0;
+    *mine = mem_alloc((size_t)n * sizeof(**mine), "weights", e);
+    if (!*mine)
+        return e->code;
+    if (backward_cpu.widen(NULL, DT_BF16, *w, n, *mine, e) < 0)
+        return e->code;
+    *w = *mine;
+    return 0;
+}
+
 static int fake_linear(struct cuda_context *c, const struct backward_linear *a,
                        struct err *e)
 {
     int64_t out = a->rows * a->out, in = a->rows * a->in;
+    struct backward_linear mine = *a;
+    float *w;
+    int rc;
 
-    return OWN("linear", { a->w, a->out * a->in }, { a->bias, a->out },
-               { a->x, a->back ? out : in }, { a->y, a->back ? in : out }) < 0 ?
-               e->code :
-               backward_cpu.linear(c, a, e);
+    if (OWN("linear", { a->bias, a->out }, { a->x, a->back ? out : in },
+            { a->y, a->back ? in : out }) < 0 ||
+        widen_weights(&mine.w, a->out * a->in, a->bf16, &w, e) < 0)
+        return e->code;
+    rc = backward_cpu.linear(c, &mine, e);
+    free(w);
+    return rc;
 }
 
 static int fake_norm(struct cuda_context *c, const struct backward_norm *a,
@@ -90,19 +118,23 @@ static int fake_mlp(struct cuda_context *c, const struct backward_mlp *a,
                     struct err *e)
 {
     int64_t weights = a->width * a->h;
+    struct backward_mlp mine = *a;
+    float *w[MLP_LINEARS] = { NULL };
+    int rc =
+        OWN("MLP back", { a->bias[MLP_GATE], a->width },
+            { a->bias[MLP_UP], a->width }, { a->token, 2 * a->rows },
+            { a->weight, a->rows }, { a->in, a->h }, { a->g, a->h },
+            { a->gin, a->h }, { a->squares[MLP_GATE], a->rows },
+            { a->squares[MLP_UP], a->rows }, { a->weights[MLP_GATE], weights },
+            { a->weights[MLP_UP], weights }, { a->weights[MLP_DOWN], weights });
 
-    return OWN("MLP back", { a->w[MLP_GATE], weights },
-               { a->w[MLP_UP], weights }, { a->w[MLP_DOWN], weights },
-               { a->bias[MLP_GATE], a->width }, { a->bias[MLP_UP], a->width },
-               { a->token, 2 * a->rows }, { a->weight, a->rows },
-               { a->in, a->h }, { a->g, a->h }, { a->gin, a->h },
-               { a->squares[MLP_GATE], a->rows },
-               { a->squares[MLP_UP], a->rows },
-               { a->weights[MLP_GATE], weights },
-               { a->weights[MLP_UP], weights },
-               { a->weights[MLP_DOWN], weights }) < 0 ?
-               e->code :
-               backward_cpu.mlp(c, a, e);
+    for (int i = 0; i < MLP_LINEARS && rc >= 0; i++)
+        rc = widen_weights(&mine.w[i], weights, a->bf16, &w[i], e);
+    if (rc >= 0)
+        rc = backward_cpu.mlp(c, &mine, e);
+    for (int i = 0; i < MLP_LINEARS; i++)
+        free(w[i]);
+    return rc;
 }
 
 static int fake_gates(struct cuda_context *c, const float *in, const float *w,

@@ -136,11 +136,11 @@ static struct sizes sizes_of(const struct model_config *c, int64_t layer)
     return s;
 }
 
-/* Operands of a product in bf16 (cuda/backward_cuda.cu): three parts of rows of n
- * numbers, and weights. */
-static double operand_bytes(double n, double weights)
+/* Operands of a product in bf16 (cuda/backward_product_cuda.cu): three parts of rows of
+ * n numbers. */
+static double operand_bytes(double n)
 {
-    return 6.0 * BATCH_ROWS * n + 2.0 * weights;
+    return 6.0 * BATCH_ROWS * n;
 }
 
 /* Of the head, which has weights in bf16, and in f32 for `block` of its
@@ -164,15 +164,17 @@ double gradient_device_bytes(const struct model_config *c, size_t item)
 
     most = larger(most, head_bytes(c, 0) + part +
                             4.0 * GRADIENT_VOCABULARY * BATCH_ROWS +
-                            operand_bytes(larger(h, GRADIENT_VOCABULARY), 0));
+                            operand_bytes(larger(h, GRADIENT_VOCABULARY)));
     for (int64_t i = 0; i < c->n_layers; i++) {
         const struct sizes s = sizes_of(c, i);
-        double one = s.one * (double)item + operand_bytes(s.widest, s.one);
+        double rows = BATCH_ROWS * (double)gradient_mlp_bytes(c->hidden_size,
+                                                              (int64_t)s.width);
+        double operands = operand_bytes(s.widest);
 
-        most = larger(most, 4 * s.attention + one + GRADIENT_SCORES +
-                                4.0 * BATCH_ROWS * s.rows);
-        most = larger(most, 4 * s.mlp + one + part +
-                                4.0 * BATCH_ROWS * (2 * h + 3 * s.width));
+        most = larger(most, (double)item * s.attention + operands +
+                                GRADIENT_SCORES + 4.0 * BATCH_ROWS * s.rows);
+        most = larger(most, (double)item * s.mlp + operands + part +
+                                larger(rows, GRADIENT_ROOM));
     }
     return most;
 }

@@ -13,14 +13,16 @@ enum { PACKED_ROWS = 2 * BATCH_ROWS };
  * are read ahead (model/read_ahead.h). */
 enum { READERS = 8 };
 /* Of the backward pass: tokens at most, if not told; rows of a part of them, and
- * of a thread's; bytes of attention scores and their gradients, and outputs of
- * the head, at a time on a GPU. */
+ * of a thread's; bytes of attention scores and their gradients, outputs of
+ * the head, and bytes of an MLP's rows, at a time on a GPU (of the last BATCH_ROWS at
+ * least). */
 enum {
     GRADIENT_TOKENS = 16384,
     GRADIENT_ROWS = 8192,
     GRADIENT_PIECE = 128,
     GRADIENT_SCORES = 256 << 20,
-    GRADIENT_VOCABULARY = 4096
+    GRADIENT_VOCABULARY = 4096,
+    GRADIENT_ROOM = 64 << 20
 };
 
 /* Bytes of the largest layer with a batch of BATCH_ROWS rows: its weights (of
@@ -28,8 +30,17 @@ enum {
  * linear attention and several residual streams work with.
  * item: bytes of an element. */
 double layers_device_bytes(const struct model_config *c, size_t item);
+/* Bytes of a row of an MLP there (cuda/backward_cuda.cu): inputs, gradients and three
+ * numbers for each of its `width` in f32; or three of these in f32 and bf16, and the
+ * rest in bf16. */
+static inline size_t gradient_mlp_bytes(int64_t h, int64_t width)
+{
+    int64_t all = 8 * h + 12 * width, rounded = 4 * h + 18 * width;
+
+    return (size_t)(all > rounded ? all : rounded);
+}
 /* Bytes that the gradients of any layer, or of the head, take on a GPU
- * (model/backward.h), the forward pass included: f32 weights of attention, or
+ * (model/backward.h), the forward pass included: weights of attention, or
  * of an MLP, and the rows of a part of the tokens, in sequences of at most
  * BATCH_ROWS. */
 double gradient_device_bytes(const struct model_config *c, size_t item);

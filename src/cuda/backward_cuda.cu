@@ -53,42 +53,37 @@ int backward_narrow(struct cuda_context *c, enum dtype t, const float *x,
 
 /* ---- products with weights ---- */
 
-/* W of a linear or an MLP. */
+/* W of a linear or an MLP, and how its products are made. */
 struct weights {
-    const float *w;
-    bool bf16;    /* its numbers are bf16's */
+    const void *w;
+    bool bf16;    /* w is; or f32 */
     bool rounded; /* then the other operand is rounded */
+    bool both;    /* or is of bf16, too */
 };
 
 /* y[rows, n] = x[rows, k] W, with W [k, n], or transposed [n, k]; added to y if
  * `add`.  Rows are contiguous. */
-static int multiply(struct cuda_context *c, int64_t rows, const float *x,
+static int multiply(struct cuda_context *c, int64_t rows, const void *x,
                     int64_t k, struct weights w, bool transposed, float *y,
                     int64_t n, bool add, struct err *e)
 {
-    struct device_buffer *narrow = &backward_state()->narrow;
     struct backward_product p = {};
-    int rc;
 
     p.tb = transposed;
     p.m = rows;
     p.n = n;
     p.k = k;
     p.alpha = 1;
-    p.a = x;
+    p.a = (const float *)x;
+    p.a16 = w.both ? x : NULL;
     p.lda = k;
-    p.b = w.w;
+    p.b = (const float *)w.w;
+    p.b16 = w.bf16 ? w.w : NULL;
+    p.rounded = w.rounded;
     p.ldb = transposed ? k : n;
     p.beta = add ? 1 : 0;
     p.c = y;
     p.ldc = n;
-    if (w.bf16) {
-        if ((rc = buffer_need(c, narrow, (size_t)(k * n) * 2, e)) < 0 ||
-            (rc = backward_narrow(c, DT_BF16, w.w, k * n, narrow->data, e)) < 0)
-            return rc;
-        p.b16 = narrow->data;
-        p.rounded = w.rounded;
-    }
     return backward_multiply(c, p, e);
 }
 
@@ -224,18 +219,17 @@ static int backward_norm(struct cuda_context *c, const struct backward_norm *a,
 /* ---- MLPs ---- */
 
 /* One block per row: inputs and gradients, one of them times weights. */
+template <class T>
 static __global__ void __launch_bounds__(ROW)
-    gather_kernel(const float *from, const float *g, const int64_t *token,
-                  const float *weight, bool inputs, int64_t first, int h,
-                  float *to, float *gto)
+    gather_kernel(const struct backward_mlp m, int64_t first, T *to, T *gto)
 {
-    int64_t i = first + blockIdx.x, at = (token ? token[i] : i) * h;
-    int64_t row = (int64_t)blockIdx.x * h;
-    float w = weight ? weight[i] : 1;
+    int64_t i = first + blockIdx.x, at = (m.token ? m.token[i] : i) * m.h;
+    int64_t row = blockIdx.x * m.h;
+    float w = m.weight ? m.weight[i] : 1;
 
-    for (int k = threadIdx.x; k < h; k += ROW) {
-        to[row + k] = __fmul_rn(inputs ? w : 1, from[at + k]);
-        gto[row + k] = __fmul_rn(inputs ? 1 : w, g[at + k]);
+    for (int64_t k = threadIdx.x; k < m.h; k += ROW) {
+        store(to + row + k, __fmul_rn(m.weigh_inputs ? w : 1, m.in[at + k]));
+        store(gto + row + k, __fmul_rn(m.weigh_inputs ? 1 : w, m.g[at + k]));
     }
 }
 
@@ -269,12 +263,13 @@ activation(const struct forward_gating &how, float x, float *slope)
 }
 
 /* a = gate, b = up, without their biases, c = gradient with respect to act(a)
- * b, or of ACT_CLAMPED to what enum activation says; a and b are replaced by
- * the gradients with respect to them, and with `keep` c by act(a) b. */
+ * b, or of ACT_CLAMPED to what enum activation says; ga and gb = the gradients with
+ * respect to a and b, and unless NULL mid = act(a) b: each may be what it is of, or c. */
+template <class T>
 static __global__ void __launch_bounds__(ROW)
-    gate_kernel(struct forward_gating how, float *a, float *b, float *c,
-                const float *gate, const float *up, int64_t all, int64_t n,
-                bool keep)
+    gate_kernel(struct forward_gating how, const float *a, const float *b,
+                const float *c, const float *gate, const float *up, int64_t all,
+                int64_t n, T *ga, T *gb, T *mid)
 {
     bool clamps = how.act == ACT_CLAMPED;
     float limit = how.limit;
@@ -282,14 +277,14 @@ static __global__ void __launch_bounds__(ROW)
     EACH(i, all)
     {
         float x = gate ? __fadd_rn(a[i], gate[i % n]) : a[i];
-        float y = up ? __fadd_rn(b[i], up[i % n]) : b[i];
+        float y = up ? __fadd_rn(b[i], up[i % n]) : b[i], g = c[i];
         float v = clamps ? fmaxf(fminf(y, limit), -limit) + 1 : y, slope;
         float s = activation(how, clamps ? fminf(x, limit) : x, &slope);
 
-        a[i] = clamps && x > limit ? 0 : c[i] * v * slope;
-        b[i] = clamps && fabsf(y) > limit ? 0 : c[i] * s;
-        if (keep)
-            c[i] = s * v;
+        store(ga + i, clamps && x > limit ? 0 : g * v * slope);
+        store(gb + i, clamps && fabsf(y) > limit ? 0 : g * s);
+        if (mid)
+            store(mid + i, s * v);
     }
 }
 
@@ -308,71 +303,137 @@ static int add_squares(struct cuda_context *c, const struct backward_mlp *m,
     return rc;
 }
 
-/* The gradients with respect to the weights that are wanted, of n rows: in[n, h], g[n,
- * h] with respect to the outputs, a, b[n, width] with respect to those of gate and up,
- * and mid[n, width], the inputs of down. */
+/* Rows first..first+n-1 of an MLP: inputs and gradients with respect to outputs [n, h];
+ * gradients with respect to gate's and up's outputs, and the inputs of down, [n, width].
+ * All are f32, or with `bf16` rounded. */
+struct rows {
+    int64_t first, n;
+    bool bf16;
+    const void *in, *g;
+    void *a, *b, *mid;
+};
+
+/* Add the gradients with respect to the weights that are wanted. */
 static int add_weights(struct cuda_context *c, const struct backward_mlp *m,
-                       int64_t n, const float *in, const float *g,
-                       const float *a, const float *b, const float *mid,
-                       struct err *e)
+                       const struct rows *r, struct err *e)
 {
-    const float *const out[] = { a, b, g }, *const x[] = { in, in, mid };
+    const void *const out[] = { r->a, r->b, r->g };
+    const void *const x[] = { r->in, r->in, r->mid };
     int rc = 0;
 
     for (int i = 0; i < MLP_LINEARS && rc >= 0; i++) {
         bool down = i == MLP_DOWN;
-        struct backward_weights of = { n,
+        struct backward_weights of = { r->n,
                                        down ? m->h : m->width,
                                        down ? m->width : m->h,
-                                       out[i],
-                                       x[i],
+                                       (const float *)out[i],
+                                       (const float *)x[i],
                                        m->weights[i],
                                        m->rounded };
 
-        rc = of.to ? backward_weights(c, &of, e) : 0;
+        if (of.to)
+            rc = r->bf16 ? backward_weights_bf16(c, &of, e) :
+                           backward_weights(c, &of, e);
     }
     return rc;
 }
 
-/* Rows first..first+n-1 of the MLP; room: [n, 2 h + 3 width]. */
-static int mlp_part(struct cuda_context *c, const struct backward_mlp *m,
-                    int64_t first, int64_t n, float *room, struct err *e)
+/* All but inputs of rows whose `in` and `g` are there.  room: f32 [3, n, width].  gin:
+ * their gradients, added to or not. */
+template <class T>
+static int run_rows(struct cuda_context *c, const struct backward_mlp *m,
+                    const struct rows *r, float *room, float *gin, bool add,
+                    struct err *e)
 {
-    int64_t h = m->h, w = m->width, all = n * w;
-    bool apart = m->token || m->weight;
-    float *in = room, *g = in + n * h, *a = g + n * h, *b = a + all,
-          *y = b + all, *gin = apart ? in : m->gin + first * h;
-    const float *x = in, *gx = g;
-    struct weights gate = { m->w[MLP_GATE], m->bf16, m->rounded };
-    struct weights up = { m->w[MLP_UP], m->bf16, m->rounded };
-    struct weights down = { m->w[MLP_DOWN], m->bf16, m->rounded };
+    int64_t h = m->h, w = m->width, n = r->n, all = n * w;
+    float *a = room, *b = a + all, *y = b + all;
+    struct weights of[MLP_LINEARS];
     int rc;
 
-    if (apart) {
-        gather_kernel<<<(unsigned)n, ROW, 0, c->stream>>>(
-            m->in, m->g, m->token, m->weight, m->weigh_inputs, first, (int)h,
-            in, g);
-        LAUNCHED();
-    } else {
-        x = m->in + first * h;
-        gx = m->g + first * h;
-    }
-    if ((rc = multiply(c, n, x, h, gate, true, a, w, false, e)) < 0 ||
-        (rc = multiply(c, n, x, h, up, true, b, w, false, e)) < 0 ||
-        (rc = multiply(c, n, gx, h, down, false, y, w, false, e)) < 0)
+    for (int i = 0; i < MLP_LINEARS; i++)
+        of[i] = { m->w[i], m->bf16, m->rounded, r->bf16 };
+    if ((rc = multiply(c, n, r->in, h, of[MLP_GATE], true, a, w, false, e)) <
+            0 ||
+        (rc = multiply(c, n, r->in, h, of[MLP_UP], true, b, w, false, e)) < 0 ||
+        (rc = multiply(c, n, r->g, h, of[MLP_DOWN], false, y, w, false, e)) < 0)
         return rc;
     gate_kernel<<<blocks_for(all), ROW, 0, c->stream>>>(
         m->gating, a, b, y, m->bias[MLP_GATE], m->bias[MLP_UP], all, w,
-        m->weights[MLP_DOWN]);
+        (T *)r->a, (T *)r->b, m->weights[MLP_DOWN] ? (T *)r->mid : NULL);
     LAUNCHED();
-    if ((rc = add_squares(c, m, first, n, a, b, e)) < 0 ||
-        (rc = add_weights(c, m, n, x, gx, a, b, y, e)) < 0)
+    if ((!r->bf16 && (rc = add_squares(c, m, r->first, n, a, b, e)) < 0) ||
+        (rc = add_weights(c, m, r, e)) < 0 ||
+        (rc = multiply(c, n, r->a, w, of[MLP_GATE], false, gin, h, add, e)) < 0)
         return rc;
-    if ((rc = multiply(c, n, a, w, gate, false, gin, h, !apart, e)) < 0 ||
-        (rc = multiply(c, n, b, w, up, false, gin, h, true, e)) < 0 || !apart)
+    return multiply(c, n, r->b, w, of[MLP_UP], false, gin, h, true, e);
+}
+
+template <class T>
+static int gather(struct cuda_context *c, const struct backward_mlp *m,
+                  const struct rows *r, T *in, T *g, struct err *e)
+{
+    gather_kernel<<<(unsigned)r->n, ROW, 0, c->stream>>>(*m, r->first, in, g);
+    LAUNCHED();
+    return 0;
+}
+
+/* room: f32 [3, n, width], and [2, n, h] where rows are gathered. */
+static int f32_part(struct cuda_context *c, const struct backward_mlp *m,
+                    struct rows *r, float *room, float **apart, struct err *e)
+{
+    int64_t all = r->n * m->width, rows = r->n * m->h;
+    float *in = room + 3 * all, *gin = m->gin + r->first * m->h;
+    int rc = 0;
+
+    r->a = room;
+    r->b = room + all;
+    r->mid = room + 2 * all;
+    r->in = m->in + r->first * m->h;
+    r->g = m->g + r->first * m->h;
+    if (m->token || m->weight) {
+        rc = gather(c, m, r, in, in + rows, e);
+        r->in = *apart = gin = in;
+        r->g = in + rows;
+    }
+    return rc < 0 ? rc : run_rows<float>(c, m, r, room, gin, !*apart, e);
+}
+
+/* room: f32 [3, n, width], then bf16 [3, n, width] and [2, n, h]; of the last gradients
+ * take the place. */
+static int bf16_part(struct cuda_context *c, const struct backward_mlp *m,
+                     struct rows *r, float *room, float **apart, struct err *e)
+{
+    int64_t all = (r->n * m->width + LINE - 1) / LINE * LINE;
+    int64_t rows = (r->n * m->h + LINE - 1) / LINE * LINE;
+    bf16 *mid = (bf16 *)(room + 3 * all), *in = mid + 3 * all;
+    float *gin = m->gin + r->first * m->h;
+    int rc = gather(c, m, r, in, in + rows, e);
+
+    r->bf16 = true;
+    r->in = in;
+    r->g = in + rows;
+    r->mid = mid;
+    r->a = mid + all;
+    r->b = mid + 2 * all;
+    if (m->token || m->weight)
+        *apart = gin = (float *)in;
+    return rc < 0 ? rc : run_rows<bf16>(c, m, r, room, gin, !*apart, e);
+}
+
+/* Rows first..first+n-1 of the MLP. */
+static int mlp_part(struct cuda_context *c, const struct backward_mlp *m,
+                    int64_t first, int64_t n, float *room, struct err *e)
+{
+    bool bf16 =
+        m->rounded && m->bf16 && !m->squares[MLP_GATE] && !m->squares[MLP_UP];
+    struct rows r = { first, n };
+    float *apart = NULL;
+    int rc = (bf16 ? bf16_part : f32_part)(c, m, &r, room, &apart, e);
+
+    if (rc < 0 || !apart)
         return rc;
     scatter_kernel<<<(unsigned)n, ROW, 0, c->stream>>>(
-        gin, m->token, m->weigh_inputs ? m->weight : NULL, first, (int)h,
+        apart, m->token, m->weigh_inputs ? m->weight : NULL, first, (int)m->h,
         m->gin);
     LAUNCHED();
     return 0;
@@ -382,10 +443,13 @@ static int backward_mlp(struct cuda_context *c, const struct backward_mlp *a,
                         struct err *e)
 {
     struct device_buffer *room = &backward_state()->work;
-    int64_t part = a->rows < BATCH_ROWS ? a->rows : (int64_t)BATCH_ROWS;
-    size_t row = (size_t)(2 * a->h + 3 * a->width) * sizeof(float);
-    int rc = buffer_need(c, room, (size_t)part * row, e);
+    size_t row = gradient_mlp_bytes(a->h, a->width);
+    int64_t most = GRADIENT_ROOM / (int64_t)row, part;
+    int rc;
 
+    most = most < BATCH_ROWS ? (int64_t)BATCH_ROWS : most;
+    part = a->rows < most ? a->rows : most;
+    rc = buffer_need(c, room, (size_t)part * row + 8 * LINE * sizeof(float), e);
     for (int64_t i = 0; i < a->rows && rc >= 0; i += part)
         rc = mlp_part(c, a, i, a->rows - i < part ? a->rows - i : part,
                       (float *)room->data, e);

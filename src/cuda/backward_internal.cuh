@@ -14,6 +14,7 @@ struct backward_state {
     struct device_buffer pointers;      /* to matrices of products */
 };
 struct backward_state *backward_state(void);
+enum { LINE = 128 }; /* numbers: operands begin at multiples */
 
 /* C[m, n] = alpha op(A) op(B) + beta C in f32, row-major: A is [m, k], or [k, m]
  * if ta; B [k, n], or [n, k] if tb.  `count` such products, whose matrices are
@@ -25,9 +26,9 @@ struct backward_product {
     const float *a;
     int64_t lda, stride_a;
     const float *b;
-    const void *
-        b16; /* B in bf16, instead of b; NULL: its numbers are not bf16's.  A is
-                      * contiguous, not transposed; count 1 */
+    /* A and B in bf16, instead of a and b; NULL: they are not.  count 1; with b16
+     * alone A is contiguous, not transposed, with a16 both are. */
+    const void *a16, *b16;
     int64_t ldb, stride_b;
     float beta;
     float *c;
@@ -45,6 +46,9 @@ int backward_narrow(struct cuda_context *c, enum dtype t, const float *x,
                     int64_t n, void *to, struct err *e);
 int backward_weights(struct cuda_context *c, const struct backward_weights *a,
                      struct err *e);
+/* The same, of g and x in bf16. */
+int backward_weights_bf16(struct cuda_context *c,
+                          const struct backward_weights *a, struct err *e);
 int backward_attend(struct cuda_context *c, const struct backward_attend *a,
                     struct err *e);
 int backward_head(struct cuda_context *c, const struct backward_head *a,

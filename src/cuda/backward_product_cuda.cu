@@ -32,14 +32,24 @@ static __global__ void __launch_bounds__(ROW)
     }
 }
 
-/* p.b16 is B. */
+static int multiply_bf16(struct cuda_context *c,
+                         const struct backward_product &p, const void *a,
+                         float beta, struct err *e)
+{
+    BLAS_TRY(c->blas.gemm(c->blas.handle, p.tb ? CUBLAS_OP_T : CUBLAS_OP_N,
+                          p.ta ? CUBLAS_OP_T : CUBLAS_OP_N, (int)p.n, (int)p.m,
+                          (int)p.k, &p.alpha, p.b16, CUDA_R_16BF, (int)p.ldb, a,
+                          CUDA_R_16BF, (int)p.lda, &beta, p.c, CUDA_R_32F,
+                          (int)p.ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+    return 0;
+}
+
+/* p.b16 is B, and A f32. */
 static int multiply_parts(struct cuda_context *c,
                           const struct backward_product &p, struct err *e)
 {
-    enum { LINE = 128 }; /* parts begin at lines */
     struct device_buffer *parts = &backward_state()->parts;
     int64_t n = p.m * p.k, apart = (n + LINE - 1) / LINE * LINE;
-    cublasOperation_t b = p.tb ? CUBLAS_OP_T : CUBLAS_OP_N;
     int count = p.rounded ? 1 : 3;
     __nv_bfloat16 *a;
     float beta = p.beta;
@@ -50,13 +60,9 @@ static int multiply_parts(struct cuda_context *c,
     a = (__nv_bfloat16 *)parts->data;
     split_kernel<<<blocks_for(n), ROW, 0, c->stream>>>(p.a, n, apart, count, a);
     LAUNCHED();
-    for (int k = count - 1; k >= 0; k--, beta = 1)
-        BLAS_TRY(c->blas.gemm(c->blas.handle, b, CUBLAS_OP_N, (int)p.n,
-                              (int)p.m, (int)p.k, &p.alpha, p.b16, CUDA_R_16BF,
-                              (int)p.ldb, a + k * apart, CUDA_R_16BF, (int)p.k,
-                              &beta, p.c, CUDA_R_32F, (int)p.ldc,
-                              CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
-    return 0;
+    for (int k = count - 1; k >= 0 && rc >= 0; k--, beta = 1)
+        rc = multiply_bf16(c, p, a + k * apart, beta, e);
+    return rc;
 }
 
 /* Where the matrices of outer * count products begin: those of B, A and C. */
@@ -106,6 +112,8 @@ int backward_multiply(struct cuda_context *c, const struct backward_product &p,
         return rc;
     if (p.m > INT32_MAX || p.n > INT32_MAX || p.k > INT32_MAX)
         return err_set(e, E_CONFIG, "cuda: a product too large");
+    if (p.a16)
+        return multiply_bf16(c, p, p.a16, p.beta, e);
     if (p.b16)
         return multiply_parts(c, p, e);
     if (p.outer > 1)

@@ -150,45 +150,25 @@ int backward_norm_vector(struct model *m, int64_t layer, const char *module,
                model_place(m, (void **)v, (size_t)n * sizeof(**v), e);
 }
 
-/* l->w = elements of a device widened to f32. */
-static int widen_there(struct model *m, struct loaded *l, const void *from,
-                       struct err *e)
+/* Move l->w, elements of the host, to where layers run: on the CPU widened to f32. */
+static int place_weights(struct model *m, struct loaded *l, struct err *e)
 {
     int64_t n = l->of.rows * l->of.cols;
-
-    l->placed = m;
-    return model_alloc(m, &l->w, (size_t)n * sizeof(float), false, NULL, e) <
-                   0 ?
-               e->code :
-               m->back->widen(m->context, m->dtype, from, n, l->w, e);
-}
-
-/* Widen l->w, elements of the host, to f32 where layers run. */
-static int widen_weights(struct model *m, struct loaded *l, struct err *e)
-{
-    int64_t n = l->of.rows * l->of.cols;
-    void *host = l->w, *from = host, *to;
+    void *host = l->w;
+    float *to;
     int rc;
 
-    if (!m->on && !m->bf16)
-        return 0;
-    l->w = NULL;
-    if (!m->on) {
-        to = mem_pages((size_t)n * sizeof(float), "weights", e);
-        rc = to ? widen_cpu(NULL, m->dtype, host, n, to, e) : e->code;
-        free(host);
-        l->w = to;
+    if (m->on) {
+        rc = model_place(m, &l->w, (size_t)n * m->size, e);
+        l->placed = rc < 0 ? NULL : m;
         return rc;
     }
-    if (model_place(m, &from, (size_t)n * m->size, e) < 0)
-        return e->code;
-    if (!m->bf16) {
-        l->placed = m;
-        l->w = from;
+    if (!m->bf16)
         return 0;
-    }
-    rc = widen_there(m, l, from, e);
-    model_free(m, from);
+    to = mem_pages((size_t)n * sizeof(float), "weights", e);
+    rc = to ? widen_cpu(NULL, m->dtype, host, n, to, e) : e->code;
+    free(host);
+    l->w = to;
     return rc;
 }
 
@@ -207,7 +187,11 @@ int backward_place(struct model *m, struct loaded *l, struct err *e)
     const void *there = model_tuned_there(m, k->module);
     char name[MODULE_PATH_MAX + 8];
 
-    if ((there ? widen_there(m, l, there, e) : widen_weights(m, l, e)) < 0)
+    if (there) {
+        l->w = (void *)(uintptr_t)there;
+        l->borrowed = true;
+        l->placed = m;
+    } else if (place_weights(m, l, e) < 0)
         return e->code;
     snprintf(name, sizeof(name), "%s.bias", k->module);
     return k->bias ? backward_vector(m, name, k->rows, &l->bias, e) : 0;

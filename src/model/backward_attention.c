@@ -104,7 +104,7 @@ static int load_fused(struct attention_back *a, const struct linear *l,
 
         p->of.rows = rows[i];
         p->of.cols = l->cols;
-        p->w = (float *)a->fused.w + at * l->cols;
+        p->w = backward_weight_at(a->m, &a->fused, at);
         p->bias = a->fused.bias ? a->fused.bias + at : NULL;
     }
     return 0;
@@ -196,7 +196,7 @@ static int run_linear(const struct attention_back *a, enum linear_part p,
     j.out = l->of.rows;
     j.in = l->of.cols;
     j.w = l->w;
-    j.bf16 = a->m->bf16;
+    j.bf16 = backward_bf16(a->m);
     j.rounded = rounded(a->n);
     j.bias = j.back ? NULL : l->bias;
     return backward_of(a->m)->linear(a->m->context, &j, e);
@@ -273,8 +273,8 @@ static int tune(const struct attention_back *a, enum linear_part p,
 
     if (rc < 0 || !to)
         return rc;
-    if (fused)
-        to += (float *)a->part[p].w - (float *)a->fused.w;
+    for (int i = PART_Q; fused && i < (int)p; i++)
+        to += a->part[i].of.rows * of->cols;
     return backward_of(a->m)->weights(
         a->m->context,
         &(struct backward_weights){ .rows = a->n,

@@ -36,7 +36,7 @@ struct pass {
     const struct routing *routing; /* that one, or the caller's */
     const struct margins *margins;
     struct buffer rows, normed;  /* of a part: x on a device; norm(x) */
-    struct buffer token, weight; /* of an expert's tokens; of gates */
+    struct buffer token, weight; /* of all experts' tokens; of gates */
     struct token_rows in, gin;   /* inputs of the MLP, gradients with respect to
                                    * them: of a part, or in a mixture of all
                                    * tokens */
@@ -95,7 +95,7 @@ static int mlp_load_fused(struct model *m, int64_t layer, int64_t end,
     n = p->both.of.rows / 2;
     gate->of.rows = up->of.rows = n;
     gate->w = p->both.w;
-    up->w = (float *)p->both.w + n * p->both.of.cols;
+    up->w = backward_weight_at(m, &p->both, n);
     gate->bias = p->both.bias;
     up->bias = p->both.bias ? p->both.bias + n : NULL;
     return 0;
@@ -124,7 +124,7 @@ static int run(const struct pass *s, const struct mlp *p, struct backward_mlp a,
                struct err *e)
 {
     a.gating = model_gating(s->m);
-    a.bf16 = s->m->bf16;
+    a.bf16 = backward_bf16(s->m);
     a.h = s->h;
     a.width = p->of[MLP_GATE].of.rows;
     for (int i = 0; i < MLP_LINEARS; i++) {
@@ -284,13 +284,13 @@ static int run_part(struct pass *s, const struct part *p, struct err *e)
 
 /* ---- the experts ---- */
 
-/* The experts' tokens, and their weights, which are not 0, in the host's arrays; the
+/* The experts' tokens, and their weights, which are not 0, expert after expert; the
  * experts' linears, read ahead. */
 struct experts {
     struct read_ahead ahead;
     struct pass *s;
     int64_t *first; /* [experts + 1]: of each in `token` and `weight` */
-    int64_t *token;
+    int64_t *token; /* the host's, as weight; the pass's are where layers run */
     float *weight;
     struct mlp item[READERS];
 };
@@ -327,8 +327,8 @@ static int run_expert(const struct experts *x, struct mlp *p, int64_t expert,
     const struct model *m = s->m;
     int64_t at = x->first[expert], n = x->first[expert + 1] - at;
     struct backward_mlp a = { .rows = n,
-                              .token = s->token.p,
-                              .weight = s->weight.p,
+                              .token = (int64_t *)s->token.p + at,
+                              .weight = (float *)s->weight.p + at,
                               .weigh_inputs = m->config.moe.weigh_inputs,
                               .in = s->in.p,
                               .g = s->g,
@@ -336,13 +336,7 @@ static int run_expert(const struct experts *x, struct mlp *p, int64_t expert,
 
     if (!n)
         return 0;
-    if (mlp_place(s->m, p, e) < 0 ||
-        model_put(m, s->token.p, x->token + at, (size_t)n * sizeof(*x->token),
-                  e) < 0 ||
-        model_put(m, s->weight.p, x->weight + at,
-                  (size_t)n * sizeof(*x->weight), e) < 0)
-        return e->code;
-    return run(s, p, a, e);
+    return mlp_place(s->m, p, e) < 0 ? e->code : run(s, p, a, e);
 }
 
 static int read_expert(void *ctx, int64_t expert, void *item, struct err *e)
@@ -381,6 +375,25 @@ static int run_all(struct experts *x, struct err *e)
     return rc;
 }
 
+/* Move the experts' tokens and their weights to where layers run. */
+static int place_tokens(const struct experts *x, struct err *e)
+{
+    struct pass *s = x->s;
+    const struct model *m = s->m;
+    int64_t n = x->first[x->ahead.turns];
+
+    return model_reserve(m, &s->token, n, 1, sizeof(*x->token), "experts", e) <
+                       0 ||
+                   model_reserve(m, &s->weight, n, 1, sizeof(*x->weight),
+                                 "experts", e) < 0 ||
+                   model_put(m, s->token.p, x->token,
+                             (size_t)n * sizeof(*x->token), e) < 0 ||
+                   model_put(m, s->weight.p, x->weight,
+                             (size_t)n * sizeof(*x->weight), e) < 0 ?
+               e->code :
+               0;
+}
+
 static int run_experts(struct pass *s, struct err *e)
 {
     struct experts x = { .ahead = { .read = read_expert,
@@ -393,11 +406,8 @@ static int run_experts(struct pass *s, struct err *e)
 
     x.ahead.ctx = &x;
     x.ahead.item = x.item;
-    if (rc >= 0 && (model_reserve(s->m, &s->token, s->n, 1, sizeof(*x.token),
-                                  "experts", e) < 0 ||
-                    model_reserve(s->m, &s->weight, s->n, 1, sizeof(*x.weight),
-                                  "experts", e) < 0))
-        rc = e->code;
+    if (rc >= 0)
+        rc = place_tokens(&x, e);
     if (rc >= 0)
         rc = run_all(&x, e);
     free(x.first);

@@ -11,12 +11,25 @@ static inline const struct backward_table *backward_of(const struct model *m)
     return m->back ? m->back : &backward_cpu;
 }
 
-/* Load the linear l->of in f32, row-major: the weights that the forward pass
- * uses, where layers run.  loaded_release() it, also after an error. */
+/* Weights of the backward pass are elements on a device, f32 on the CPU. */
+static inline bool backward_bf16(const struct model *m)
+{
+    return m->on && m->bf16;
+}
+
+/* Load the linear l->of, row-major: the weights that the forward pass uses, where layers
+ * run.  loaded_release() it, also after an error. */
 MUST_CHECK int backward_load(struct model *m, struct loaded *l, struct err *e);
 /* backward_load() in two steps: reading, which another thread may do, and the rest. */
 MUST_CHECK int backward_read(struct model *m, struct loaded *l, struct err *e);
 MUST_CHECK int backward_place(struct model *m, struct loaded *l, struct err *e);
+/* Row `row` of the weights of l. */
+static inline void *backward_weight_at(const struct model *m,
+                                       const struct loaded *l, int64_t row)
+{
+    return (char *)l->w +
+           (size_t)(row * l->of.cols) * (backward_bf16(m) ? 2 : sizeof(float));
+}
 /* Weights of the checkpoint, [n], where layers run; model_free() them. */
 MUST_CHECK int backward_vector(struct model *m, const char *name, int64_t n,
                                float **v, struct err *e);

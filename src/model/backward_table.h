@@ -13,19 +13,19 @@
 #include "model/forward_table.h"
 
 #define BACKWARD_TABLE "forge_backward_table"
-enum { BACKWARD_TABLE_VERSION = 7 };
+enum { BACKWARD_TABLE_VERSION = 8 };
 
 /* y[rows, out] = x[rows, in] W^T + bias; back: y[rows, in] = x[rows, out] W,
  * which is added to y if `add`. */
 struct backward_linear {
     int64_t rows, out, in;
-    const float *w;    /* [out, in] */
-    bool bf16;         /* the numbers of w are bf16's */
+    const void *w;     /* [out, in] */
+    bool bf16;         /* w is of bf16, on a GPU; or f32 */
     const float *bias; /* [out], or NULL; not with back */
     const float *x;
     float *y;
     bool back, add;
-    bool rounded; /* x and w are rounded to bf16; on a GPU where w is bf16's */
+    bool rounded; /* x and w are rounded to bf16; on a GPU where w is */
 };
 
 /* to[out, in] += g^T x, the gradient with respect to the weights of a linear, of rows
@@ -63,8 +63,8 @@ struct backward_norm {
 enum { MLP_GATE, MLP_UP, MLP_DOWN, MLP_LINEARS };
 struct backward_mlp {
     int64_t rows, h, width;
-    const float *w[MLP_LINEARS];    /* [width, h], [width, h], [h, width] */
-    bool bf16;                      /* the numbers of w are bf16's */
+    const void *w[MLP_LINEARS];     /* [width, h], [width, h], [h, width] */
+    bool bf16;                      /* as in struct backward_linear */
     const float *bias[MLP_LINEARS]; /* down's is not used; NULL: none */
     const int64_t *token;           /* [rows]; NULL: row i */
     const float *weight;            /* [rows]; NULL: 1 */

@@ -28,12 +28,13 @@ struct read_ahead {
     void *item;    /* [READERS], zeroed */
     size_t size;   /* of an item */
     int n;
+    bool here; /* by readers_next() */
     struct reader r[READERS];
 };
 
 /* Begin to read.  So many items are in memory: a reader for each two threads, four at
  * most beside the CPU's layers, which want the threads themselves, and READERS beside a
- * device's. */
+ * device's; one where weights that are tuned are in its memory already. */
 void readers_start(struct read_ahead *a, const struct model *m);
 /* *item: number `turn`, the one behind that of the last call, which has been read.
  * Errors of reading. */

@@ -25,6 +25,8 @@ struct pass {
     /* On a device, as long as its memory is enough: [2 * layers], the original's at
      * 2 * i and the tuned at 2 * i + 1; NULL: not loaded */
     struct layer **kept;
+    struct experts_kept *
+        *experts;            /* [layers], the original's, in the same way */
     struct choices *choices; /* [layers] */
     int64_t changed;         /* pass_changed() */
 };
@@ -144,10 +146,13 @@ int pass_open(struct pass **out, struct model *m, const char *dir, int64_t rows,
     };
     p->kept = mem_zero((size_t)(2 * c->n_layers), sizeof(struct layer *),
                        "layers", e);
+    p->experts = mem_zero((size_t)c->n_layers, sizeof(struct experts_kept *),
+                          "layers", e);
     p->choices =
         mem_zero((size_t)c->n_layers, sizeof(*p->choices), "layers", e);
-    return p->kept && p->choices && open_choices(p, e) >= 0 ? open_rows(p, e) :
-                                                              e->code;
+    return p->kept && p->experts && p->choices && open_choices(p, e) >= 0 ?
+               open_rows(p, e) :
+               e->code;
 }
 
 void pass_close(struct pass *p)
@@ -156,10 +161,13 @@ void pass_close(struct pass *p)
         return;
     for (int64_t i = 0; p->kept && i < 2 * model_config(p->m)->n_layers; i++)
         layer_release(p->kept[i]);
+    for (int64_t i = 0; p->experts && i < model_config(p->m)->n_layers; i++)
+        experts_release(p->experts[i]);
     for (int64_t i = 0; p->choices && i < model_config(p->m)->n_layers; i++) {
         routing_release(&p->choices[i].routing);
         free(p->choices[i].logits);
     }
+    free(p->experts);
     free(p->choices);
     token_rows_close(&p->streams);
     token_rows_close(&p->attended);
@@ -278,6 +286,28 @@ static int load_layer(struct pass *p, int64_t layer, bool tuned,
     return 0;
 }
 
+/* Load the original's experts, or take those that are kept: x->kept NULL: they are read
+ * as they run, or tuned. */
+static int load_experts(struct pass *p, int64_t layer, bool tuned,
+                        struct mixture *x, struct err *e)
+{
+    const struct model_config *c = model_config(p->m);
+    double bytes = (double)model_layer_experts(c, layer) * 3 *
+                   (double)c->moe.width * (double)c->hidden_size *
+                   (double)p->size;
+    size_t spare = 0;
+
+    if (tuned || !model_on_device(p->m))
+        return 0;
+    if (!p->experts[layer] && backward_spare_bytes(p->m, &spare, e) < 0)
+        return e->code;
+    if (bytes < (double)spare &&
+        experts_load(p->m, layer, &p->experts[layer], e) < 0)
+        return e->code;
+    x->kept = p->experts[layer];
+    return 0;
+}
+
 static int pass_layer(struct pass *p, int64_t layer, const struct call *call,
                       struct err *e)
 {
@@ -288,6 +318,8 @@ static int pass_layer(struct pass *p, int64_t layer, const struct call *call,
 
     if (model_layer_experts(model_config(m), layer))
         rc = mixture_open(&x, m, layer, p->rows, p->rows, p->dir, e);
+    if (rc >= 0 && x.m)
+        rc = load_experts(p, layer, call->tuned, &x, e);
     if (rc >= 0)
         rc = load_layer(p, layer, call->tuned, &w, e);
     if (rc >= 0)

@@ -68,6 +68,24 @@ static inline struct twin matrix(int64_t n, float size, bool bf16)
     return twin_of(x, n);
 }
 
+/* Weights, the GPU's in bf16. */
+static inline struct twin bf16_matrix(int64_t n, float size)
+{
+    struct twin w = matrix(n, size, true);
+    uint16_t *half = room((size_t)n * 2);
+
+    CHECK(from_f32(half, DT_BF16, w.host, (size_t)n));
+    memory->release(gpu, w.there);
+    w.there = put(half, (size_t)n * 2);
+    free(half);
+    return w;
+}
+
+static inline struct twin weights_of(int64_t n, float size, bool bf16)
+{
+    return bf16 ? bf16_matrix(n, size) : matrix(n, size, false);
+}
+
 static inline struct twin poison(int64_t n)
 {
     float *x = room((size_t)n * 4);

@@ -22,7 +22,7 @@ static void product(double *y, const double *x, const double *w, bool t,
 static void test_linear(int64_t rows, int64_t out, int64_t in, bool bf16,
                         bool backwards, bool add)
 {
-    struct twin w = matrix(out * in, 1 / sqrtf((float)in), bf16);
+    struct twin w = weights_of(out * in, 1 / sqrtf((float)in), bf16);
     struct twin x = normals(rows * (backwards ? out : in), 1);
     struct twin bias = normals(out, 1);
     int64_t n = backwards ? in : out;
@@ -32,7 +32,6 @@ static void test_linear(int64_t rows, int64_t out, int64_t in, bool bf16,
                                  .out = out,
                                  .in = in,
                                  .w = w.host,
-                                 .bf16 = bf16,
                                  .bias = backwards ? NULL : bias.host,
                                  .x = x.host,
                                  .y = y.host,
@@ -44,6 +43,7 @@ static void test_linear(int64_t rows, int64_t out, int64_t in, bool bf16,
         right[i] += (double)bias.host[i % n];
     OK(backward_cpu.linear(NULL, &a, e));
     a.w = w.there;
+    a.bf16 = bf16;
     a.bias = backwards ? NULL : bias.there;
     a.x = x.there;
     a.y = y.there;
@@ -200,6 +200,7 @@ static void mlp_in_double(const struct backward_mlp *a, const int64_t *token,
     for (int64_t r = 0; r < a->rows; r++) {
         int64_t t = token ? token[r] : r;
         double weight = a->weight ? (double)a->weight[r] : 1;
+        const float *w[MLP_LINEARS] = { a->w[0], a->w[1], a->w[2] };
         double by_in = a->weigh_inputs ? weight : 1;
 
         for (int64_t o = 0; o < a->width; o++) {
@@ -210,10 +211,10 @@ static void mlp_in_double(const struct backward_mlp *a, const int64_t *token,
             for (int64_t k = 0; k < a->h; k++) {
                 double in = (double)a->in[t * a->h + k] * by_in;
 
-                gate += in * (double)a->w[MLP_GATE][o * a->h + k];
-                up += in * (double)a->w[MLP_UP][o * a->h + k];
+                gate += in * (double)w[MLP_GATE][o * a->h + k];
+                up += in * (double)w[MLP_UP][o * a->h + k];
                 c += weight / by_in * (double)a->g[t * a->h + k] *
-                     (double)a->w[MLP_DOWN][k * a->width + o];
+                     (double)w[MLP_DOWN][k * a->width + o];
             }
             gates_in_double(&a->gating, gate, up, c, &u[o], &s[o]);
             squares[MLP_GATE][r] += u[o] * u[o];
@@ -222,8 +223,8 @@ static void mlp_in_double(const struct backward_mlp *a, const int64_t *token,
         for (int64_t k = 0; k < a->h; k++)
             for (int64_t o = 0; o < a->width; o++)
                 gin[t * a->h + k] +=
-                    by_in * (u[o] * (double)a->w[MLP_GATE][o * a->h + k] +
-                             s[o] * (double)a->w[MLP_UP][o * a->h + k]);
+                    by_in * (u[o] * (double)w[MLP_GATE][o * a->h + k] +
+                             s[o] * (double)w[MLP_UP][o * a->h + k]);
     }
     free(u);
     free(s);
@@ -244,7 +245,6 @@ static void test_mlp(bool bf16, int64_t tokens, int64_t h, int64_t width,
     struct backward_mlp a = { .rows = rows,
                               .h = h,
                               .width = width,
-                              .bf16 = bf16,
                               .gating = { act, 1.7f, 1 },
                               .weigh_inputs = weigh_inputs };
 
@@ -254,7 +254,7 @@ static void test_mlp(bool bf16, int64_t tokens, int64_t h, int64_t width,
     for (int side = 0; side < 2; side++) {
         for (int i = 0; i < MLP_LINEARS; i++) {
             if (!side)
-                w[i] = matrix(h * width, 1 / sqrtf((float)h), a.bf16);
+                w[i] = weights_of(h * width, 1 / sqrtf((float)h), bf16);
             if (!side && i < MLP_DOWN)
                 bias[i] = normals(width, 1);
             a.w[i] = side ? w[i].there : w[i].host;
@@ -269,6 +269,7 @@ static void test_mlp(bool bf16, int64_t tokens, int64_t h, int64_t width,
         a.g = side ? g.there : g.host;
         a.gin = side ? gin.there : gin.host;
         if (side) {
+            a.bf16 = bf16;
             OK(back->mlp(gpu, &a, e));
             continue;
         }

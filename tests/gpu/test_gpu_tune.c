@@ -57,7 +57,7 @@ static void test_weights(int64_t rows, int64_t out, int64_t in, bool rounded)
 /* What is rounded is as near as bf16 is: 2^-9 a number. */
 static void test_rounded(int64_t rows, int64_t out, int64_t in, bool backwards)
 {
-    struct twin w = matrix(out * in, 1 / sqrtf((float)in), true);
+    struct twin w = bf16_matrix(out * in, 1 / sqrtf((float)in));
     struct twin x = normals(rows * (backwards ? out : in), 1);
     int64_t n = backwards ? in : out, k = backwards ? out : in;
     struct twin y = poison(rows * n);
@@ -118,13 +118,18 @@ static void gate_in_double(const struct forward_gating *how, double a, double b,
     out[1] = c * b * (y[1] - y[2]) / (2 * step);
 }
 
+/* weighted: rows have weights, and are another token each. */
 static void test_mlp(int64_t rows, int64_t h, int64_t width, bool weighted,
                      bool rounded, enum activation act)
 {
-    struct twin w[MLP_LINEARS], to[MLP_LINEARS], in = normals(rows * h, 1);
+    double most = rounded ? 1e-2 : 1e-5;
+    int64_t *token = room((size_t)rows * 8), *there;
+    /* rounded already: what is beyond a clamp then is so in both */
+    struct twin w[MLP_LINEARS], to[MLP_LINEARS], in = matrix(rows * h, 1, true);
     struct twin g = normals(rows * h, 1), gin = normals(rows * h, 1);
     struct twin weight = normals(rows, 1);
-    double *right[MLP_LINEARS], *x = wide(&in), *gy = wide(&g);
+    double *right[MLP_LINEARS], *of = wide(&in), *gof = wide(&g);
+    double *x = wide(&in), *gy = wide(&g), *back_to = wide(&gin);
     double *mid = room((size_t)(rows * width) * 8),
            *a = room((size_t)(rows * width) * 8),
            *b = room((size_t)(rows * width) * 8);
@@ -140,15 +145,19 @@ static void test_mlp(int64_t rows, int64_t h, int64_t width, bool weighted,
                               .gin = gin.there };
 
     for (int i = 0; i < MLP_LINEARS; i++) {
-        w[i] = matrix(h * width, 1 / sqrtf((float)h), true);
+        w[i] = bf16_matrix(h * width, 1 / sqrtf((float)h));
         to[i] = normals(h * width, 1);
         right[i] = wide(&to[i]);
         m.w[i] = w[i].there;
         m.weights[i] = to[i].there;
     }
     for (int64_t r = 0; r < rows; r++) {
-        for (int64_t k = 0; weighted && k < h; k++)
-            gy[r * h + k] *= (double)weight.host[r];
+        token[r] = weighted ? rows - 1 - r : r;
+        for (int64_t k = 0; k < h; k++) {
+            x[r * h + k] = of[token[r] * h + k];
+            gy[r * h + k] =
+                (weighted ? (double)weight.host[r] : 1) * gof[token[r] * h + k];
+        }
         for (int64_t o = 0; o < width; o++) {
             double gate = 0, up = 0, c = 0, out[3];
 
@@ -161,23 +170,29 @@ static void test_mlp(int64_t rows, int64_t h, int64_t width, bool weighted,
             mid[r * width + o] = out[0];
             a[r * width + o] = out[1];
             b[r * width + o] = out[2];
+            for (int64_t k = 0; k < h; k++)
+                back_to[token[r] * h + k] +=
+                    out[1] * (double)w[MLP_GATE].host[o * h + k] +
+                    out[2] * (double)w[MLP_UP].host[o * h + k];
         }
     }
     add_in_double(right[MLP_GATE], a, x, rows, width, h);
     add_in_double(right[MLP_UP], b, x, rows, width, h);
     add_in_double(right[MLP_DOWN], gy, mid, rows, h, width);
+    there = (int64_t *)(void *)put(token, (size_t)rows * 8);
+    m.token = weighted ? there : NULL;
     OK(back->mlp(gpu, &m, e));
+    near("MLP", &gin, back_to, most);
     for (int i = 0; i < MLP_LINEARS; i++) {
-        /* rounded beyond a clamp, a number's slope is another one */
-        near("weights of an MLP", &to[i], right[i],
-             !rounded           ? 1e-5 :
-             act == ACT_CLAMPED ? 5e-2 :
-                                  1e-2);
+        near("weights of an MLP", &to[i], right[i], most);
         drop(&w[i]);
     }
+    memory->release(gpu, there);
+    free(token);
+    free(of);
+    free(gof);
     drop(&in);
     drop(&g);
-    drop(&gin);
     drop(&weight);
     free(x);
     free(gy);
