@@ -6,7 +6,7 @@
  * write), fsync, rename, malloc (malloc, calloc, realloc, posix_memalign,
  * aligned_alloc).
  *
- * FAIL_MARK: a file that is made when that call comes.
+ * FAIL_MARK: a file that is made when that call comes, and holds a byte then.
  *
  * Only calls made by the program itself count: the caller's return address
  * must lie in the main executable.  What libraries do with a failing malloc
@@ -70,8 +70,13 @@ static bool due(const char *kind, const void *caller)
         return false;
     if (__atomic_sub_fetch(&left, 1, __ATOMIC_RELAXED))
         return false;
-    if (mark)
-        close(open(mark, O_CREAT | O_WRONLY | O_CLOEXEC, 0666));
+    if (mark) { /* not write(), which is ours */
+        int fd = open(mark, O_CREAT | O_WRONLY | O_CLOEXEC, 0666);
+
+        if (ftruncate(fd, 1))
+            abort();
+        close(fd);
+    }
     return true;
 }
 

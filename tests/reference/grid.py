@@ -37,10 +37,11 @@ def top_of(meta):
     return 255 if int(meta) >> 26 & 1 else 15
 
 
-def cost(w, c, meta, norm, scale_dtype="F16"):
-    s, z = decode(np.array([meta]), scale_dtype)
-    q = (np.clip(np.rint(w/s[0]) + z[0], 0, top_of(meta)) - z[0])*s[0]
-    return float((c*np.abs(w - q)**norm).sum())
+def costs(w, c, metas, norm, scale_dtype="F16"):
+    """Of each grid, whose codes have as many bits as the first's."""
+    s, z = (x[:, None] for x in decode(np.array(metas), scale_dtype))
+    q = (np.clip(np.rint(w/s) + z, 0, top_of(metas[0])) - z)*s
+    return (c*np.abs(w - q)**norm).sum(axis=1)
 
 
 def candidates(w, symmetric, search, n, scale_dtype="F16", bits=4):
@@ -82,12 +83,11 @@ def judge(w, meta, group, symmetric, search, norm, n, importance=None,
             if top_of(ours) != 2**bits - 1:
                 return "row %d group %d: %#x is not of %d bits" % (
                     r, g, ours, bits)
-            best = min(cost(x, c, m, norm, scale_dtype) for m in
-                       candidates(x, symmetric, search, n, scale_dtype, bits))
-            mine = cost(x, c, ours, norm, scale_dtype)
+            others = list(candidates(x, symmetric, search, n, scale_dtype, bits))
+            best = costs(x, c, others, norm, scale_dtype).min()
+            mine = costs(x, c, [ours], norm, scale_dtype)[0]
             if mine > best*(1 + 1e-5):
                 return "row %d group %d: cost %g, best %g" % (r, g, mine, best)
-            if search == "absmax" and ours not in list(
-                    candidates(x, symmetric, search, n, scale_dtype, bits)):
+            if search == "absmax" and ours not in others:
                 return "row %d group %d: %#x is not absmax" % (r, g, ours)
     return None
