@@ -6,7 +6,7 @@
 #include "model/model.h"
 
 struct generator;
-/* Sequences that grow together, and so many where their cache is small. */
+/* Most sequences that grow together on a device, and where their cache is small. */
 enum { GENERATE_TOGETHER = 512, GENERATE_MOST = 8 * GENERATE_TOGETHER };
 
 /* Load the model in DIR with all its layers, which stay in memory, those of a
@@ -34,10 +34,12 @@ MUST_CHECK int generator_append(struct generator *g, const int32_t *ids,
 bool generator_on_device(const struct generator *g);
 /* How many sequences of so many tokens a device's memory is given to at a time. */
 int64_t generator_together(const struct generator *g, int64_t tokens);
-/* The same for several sequences, at most GENERATE_MOST, which grow by a token each:
- * ids[sequences]; *logits [sequences, vocab_size].  Errors of kv_cache_create(), too. */
+/* Start several sequences, at most GENERATE_MOST, of at most `tokens` tokens each.
+ * Errors of kv_cache_create(). */
 MUST_CHECK int generator_begin_several(struct generator *g, int64_t sequences,
                                        int64_t tokens, struct err *e);
+/* On the host: append a token to each, ids[sequences]; *logits [sequences, vocab_size].
+ * Errors of generator_append(). */
 MUST_CHECK int generator_append_each(struct generator *g, const int32_t *ids,
                                      const float **logits, struct err *e);
 /* On a device: the same, and draw a token of each, in place of ids, as head_draw(). */

@@ -201,14 +201,15 @@ enum { BATCH_SEQUENCES = 256 };
 
 /* ---- KV cache ---- */
 
-/* The KV cache of one sequence, or on the host of several that are as long: keys and
- * values in all layers, packed for attention, or on a device as rows.  A batch with
- * s->cache has these sequences, all of as many tokens, whose first token has position kv_cache_length(); layer_run() appends the keys and values of
- * its layer.  When all layers have run, the caller calls kv_cache_advance(). */
+/* The KV cache of one sequence, or of several that are as long: keys and values in all
+ * layers, packed for attention, or on a device as rows.  A batch with s->cache has these
+ * sequences, all of as many tokens, whose first token has position kv_cache_length();
+ * layer_run() appends the keys and values of its layer.  When all layers have run, the
+ * caller calls kv_cache_advance(). */
 struct kv_cache;
 /* Allocate for at most `tokens` tokens of each sequence.  E_CONFIG: as state_prepare();
- * several sequences on a device, with linear attention, with several residual streams or
- * with an indexer that leaves keys out; E_TEMP. */
+ * several sequences with linear attention, with several residual streams or with an
+ * indexer that leaves keys out; E_TEMP. */
 MUST_CHECK int kv_cache_create(struct kv_cache **p, const struct model *m,
                                int64_t tokens, int64_t sequences,
                                struct err *e);
