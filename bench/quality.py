@@ -39,6 +39,13 @@ OURS = {
     "default, asymmetric": ["--effort", "default", "--asym"],
     "best, asymmetric": ["--effort", "best", "--asym"],
 }
+# by name alone (ROWS=tuned): minutes on a GPU, hours without
+TUNE = ["--effort", "best", "--tune", os.environ.get("TUNE") or "512"]
+TUNED = {
+    "best, tuned": TUNE,
+    "best, tuned, asymmetric": [*TUNE, "--asym"],
+    "best, tuned by 32 sequences a step": [*TUNE, "--tune-batch", "32"],
+}
 # best without one of its parts: forge-calib's, forge-hessian's, forge-solve's
 # options (FISHER, WEIGHTS: those that need forge-gradient) where they are not those of forge quantize --effort best
 WITHOUT = {
@@ -238,6 +245,8 @@ def one(model, work):
                  OURS[name] + ["--bits", bits])
     kl = {k: ours(table, ids[0], k, v) for k, v in OURS.items()
           if "ours" in rows}
+    for name, options in TUNED.items() if "tuned" in rows else ():
+        ours(table, calib, name, options)  # with more of the text than ids
     for name, options in {**WITHOUT, **(MIXTURE if mixture else {})}.items():
         if "without" in rows:
             without(table, subset[0], name, options)

@@ -79,15 +79,21 @@ int mixture_restart(struct mixture *x, int64_t tokens, struct err *e)
     return clear_sums(x, tokens, e);
 }
 
-int mixture_take(struct mixture *x, const struct state *s, int64_t at,
+int mixture_keep(struct mixture *x, const struct state *s, int64_t at,
                  struct err *e)
 {
     size_t row = (size_t)x->m->config.hidden_size * x->m->size;
 
-    if (model_copy(x->m, (char *)x->in + (size_t)at * row, s->act,
-                   (size_t)s->rows * row, e) < 0)
-        return e->code;
-    return router_run(x->router, s->act, s->rows, &x->routing, at, e);
+    return model_copy(x->m, (char *)x->in + (size_t)at * row, s->act,
+                      (size_t)s->rows * row, e);
+}
+
+int mixture_take(struct mixture *x, const struct state *s, int64_t at,
+                 struct err *e)
+{
+    return mixture_keep(x, s, at, e) < 0 ?
+               e->code :
+               router_run(x->router, s->act, s->rows, &x->routing, at, e);
 }
 
 int mixture_logits(const struct mixture *x, const struct state *s,

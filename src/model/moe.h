@@ -234,9 +234,11 @@ void mixture_close(struct mixture *x); /* zeroed is allowed */
 /* Start again with other tokens, at most as many as it was opened for. */
 MUST_CHECK int mixture_restart(struct mixture *x, int64_t tokens,
                                struct err *e);
-/* Route tokens at..at+rows-1, the batch s at POINT_MLP_IN, and keep its
- * rows. */
+/* Keep the rows of tokens at..at+rows-1, the batch s at POINT_MLP_IN, and route them. */
 MUST_CHECK int mixture_take(struct mixture *x, const struct state *s,
+                            int64_t at, struct err *e);
+/* Keep the rows alone: the caller fills x->routing. */
+MUST_CHECK int mixture_keep(struct mixture *x, const struct state *s,
                             int64_t at, struct err *e);
 /* router_logits() of the batch s at POINT_MLP_IN; logits [rows, experts]. */
 MUST_CHECK int mixture_logits(const struct mixture *x, const struct state *s,

@@ -233,17 +233,18 @@ static int route(struct pass *p, int64_t layer, const struct call *call,
 {
     struct choices *known = &p->choices[layer];
 
+    if (call->tuned && call->routing == PASS_HELD) {
+        copy_routing(&known->routing, p->rows, &x->routing);
+        return mixture_keep(x, &p->state, 0, e);
+    }
     if (mixture_take(x, &p->state, 0, e) < 0)
         return e->code;
-    if (!call->tuned) {
-        copy_routing(&x->routing, p->rows, &known->routing);
-        return mixture_logits(x, &p->state, known->logits, e);
-    }
-    if (call->routing == PASS_HELD)
-        copy_routing(&known->routing, p->rows, &x->routing);
-    else
+    if (call->tuned) {
         p->changed += count_changed(&known->routing, &x->routing, p->rows);
-    return 0;
+        return 0;
+    }
+    copy_routing(&x->routing, p->rows, &known->routing);
+    return mixture_logits(x, &p->state, known->logits, e);
 }
 
 static int run_layer(struct pass *p, int64_t layer, const struct call *call,

@@ -27,10 +27,10 @@ MUST_CHECK int pass_forward(struct pass *p, const struct tuning *t,
 /* In how many layers tokens went to another set of experts than in the original, in all,
  * when they last went where the routers send them. */
 int64_t pass_changed(const struct pass *p);
-/* Behind pass_forward(), with the same weights, and choices held: from g [tokens, H] f32, with respect to
- * *x, which is replaced, down to the first layer; gradients of tuned weights are added
- * up.  by: of each mixture's margins (moe.h), 0: none.  done is called behind each layer, whose weights are not needed any more; its error
- * is returned. */
+/* Behind pass_forward(), with the same weights, and choices held: from g [tokens, H] f32,
+ * with respect to *x, which is replaced, down to the first layer; gradients of tuned
+ * weights are added up.  by: of each mixture's margins (moe.h), 0: none.  done is called
+ * behind each layer, whose weights are not needed any more; its error is returned. */
 MUST_CHECK int pass_backward(struct pass *p, float *g, double by,
                              int (*done)(void *ctx, int64_t layer,
                                          struct err *e),

@@ -18,9 +18,8 @@ struct run {
     /* [rows, H] of the step: the original's last stream, elements; the gradient, f32 */
     struct token_rows ref, g;
     int64_t step; /* from 0 */
-    double
-        change; /* what one choice of a mixture that is not the original's costs, in
-                    * nats, about */
+    /* what one choice of a mixture that is not the original's costs, in nats, about */
+    double change;
 };
 
 /* ---- a step ---- */
