@@ -8,9 +8,10 @@
  * are read by prepare() only.
  *
  * x and y are of any type, in the device's memory.  x of f16 or bf16, up to
- * FORGE_W4A16_CUDA_TILED rows (of an expert, on average): weights are exact, but
+ * FORGE_W4A16_CUDA_EXACT rows (of an expert, on average): weights are exact, but
  * for scales of f32, which are rounded to 20 bits, and sums are f32.  More rows,
- * or x of f32: weights are rounded to x's type, at most 128 MiB of them (or 256
+ * or x of f32: weights are rounded to x's type, on Hopper in registers; elsewhere,
+ * for x of f32 or scales of f32 from 384 rows on, at most 128 MiB of them (or 256
  * outputs) at a time, and multiplied by cuBLAS.  Equal calls give equal bytes; a
  * row may be summed in another order in a call with another number of rows.
  *
@@ -26,7 +27,7 @@
 extern "C" {
 #endif
 
-enum { FORGE_W4A16_CUDA_TILED = 384 };
+enum { FORGE_W4A16_CUDA_EXACT = 64 };
 
 /* A device and a stream. */
 struct forge_w4a16_cuda;

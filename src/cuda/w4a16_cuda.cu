@@ -1,5 +1,6 @@
 /* w4a16_cuda.cu - forge_w4a16_cuda.h: checks a product, and does it by tiles
- * (w4a16_tile_cuda.cu) or, for many rows, by weights in x's type and cuBLAS. */
+ * (w4a16_tile_cuda.cu, w4a16_wgmma_cuda.cu) or by weights in x's type and
+ * cuBLAS. */
 #include "cuda/w4a16_internal.cuh"
 
 #include <stdio.h>
@@ -13,6 +14,7 @@ struct call {
     const struct cuda_w4 *w; /* the first one with rows: all have its shape */
     int experts;             /* with rows */
     int64_t rows, most;      /* of all, of the linear that has most */
+    bool split, long_scales; /* scales not of x's type; of f32 */
     struct forge_w4a16_rows x, y;
 };
 
@@ -76,6 +78,10 @@ static int to_places(const struct call *a, const struct cuda_w4 *w, int64_t row,
 
 /* ---- by tiles ---- */
 
+/* Rows (of an expert, on average) for which tiles of mma.sync are faster than
+ * cuBLAS's on weights that are made first. */
+enum { TILED = 384 };
+
 static bool in_place(const struct call *a, const struct cuda_w4 *const *w,
                      const int64_t *first, int64_t experts)
 {
@@ -113,7 +119,7 @@ static int set_rows(const struct call *a, const struct cuda_w4 *const *w,
                     const int64_t *first, int64_t experts, struct w4_launch *l,
                     struct err *e)
 {
-    int64_t across = (l->outputs + W4_ACROSS - 1) / W4_ACROSS, tiles = 0;
+    int64_t across = (l->outputs + l->across - 1) / l->across, tiles = 0;
     struct w4_rows *list = (struct w4_rows *)mem_alloc(
         (size_t)a->experts * sizeof(*list), what, e);
     struct device_buffer *to = &a->c->w4_table;
@@ -143,7 +149,8 @@ static int set_rows(const struct call *a, const struct cuda_w4 *const *w,
 }
 
 static int by_tiles(const struct call *a, const struct cuda_w4 *const *w,
-                    const int64_t *first, int64_t experts, struct err *e)
+                    const int64_t *first, int64_t experts, bool wgmma,
+                    struct err *e)
 {
     struct w4_launch l = {};
     int rc;
@@ -156,11 +163,16 @@ static int by_tiles(const struct call *a, const struct cuda_w4 *const *w,
     l.outputs = a->w->outputs;
     l.groups = a->w->groups;
     l.halves = a->w->halves;
+    l.rows = a->rows;
+    l.split = a->split;
     l.most = w4_most(a->c, &l, (a->rows + a->experts - 1) / a->experts);
+    l.across = W4_ACROSS;
+    if (wgmma)
+        w4_wgmma_tile(&l);
     if ((rc = place_rows(a, w, first, experts, &l.x, &l.ldx, e)) < 0 ||
         (rc = set_rows(a, w, first, experts, &l, e)) < 0)
         return rc;
-    return w4_tiled(a->c, &l, e);
+    return wgmma ? w4_wgmma(a->c, &l, e) : w4_tiled(a->c, &l, e);
 }
 
 /* ---- by cuBLAS ---- */
@@ -384,12 +396,25 @@ static int check(struct call *a, const struct cuda_w4 *const *w,
             w[i]->halves != a->w->halves)
             return err_set(e, E_CONFIG, "%s: experts differ in shape", what);
         a->experts++;
+        a->split |= w[i]->scale_type != a->x.type;
+        a->long_scales |= w[i]->scale_type == FORGE_W4A16_F32;
         a->rows += rows;
         a->most = rows > a->most ? rows : a->most;
     }
     if (a->most > INT32_MAX)
         return err_set(e, E_CONFIG, "%s: too many rows", what);
     return 0;
+}
+
+static enum w4_way best_way(const struct call *a)
+{
+    if (a->x.type == FORGE_W4A16_F32)
+        return W4_BY_BLAS;
+    if (a->rows <= (int64_t)FORGE_W4A16_CUDA_EXACT * a->experts)
+        return W4_BY_TILES;
+    if (w4_wgmma_runs(a->c) && !a->long_scales && a->rows <= INT32_MAX / 2)
+        return W4_BY_WGMMA;
+    return a->rows > (int64_t)TILED * a->experts ? W4_BY_BLAS : W4_BY_TILES;
 }
 
 int w4_grouped(struct cuda_context *c, const struct cuda_w4 *const *w,
@@ -408,12 +433,10 @@ int w4_grouped(struct cuda_context *c, const struct cuda_w4 *const *w,
     a.x.p = row_of(x, first[0]);
     a.y.p = row_of(y, first[0]);
     if (way == W4_AUTO)
-        way = a.x.type == FORGE_W4A16_F32 ||
-                      a.rows > (int64_t)FORGE_W4A16_CUDA_TILED * a.experts ?
-                  W4_BY_BLAS :
-                  W4_BY_TILES;
-    return way == W4_BY_BLAS ? by_blas(&a, w, first, experts, e) :
-                               by_tiles(&a, w, first, experts, e);
+        way = best_way(&a);
+    return way == W4_BY_BLAS ?
+               by_blas(&a, w, first, experts, e) :
+               by_tiles(&a, w, first, experts, way == W4_BY_WGMMA, e);
 }
 
 /* ---- forge_w4a16_cuda.h ---- */

@@ -37,6 +37,7 @@ struct cuda_w4 {
     int64_t depth;  /* places, a multiple of W4_DEEP */
     int64_t groups; /* in meta */
     int64_t halves; /* W4_HALF places that share a scale, one after another */
+    enum forge_w4a16_type scale_type; /* it had */
 };
 
 /* Rows of one linear in a launch. */
@@ -57,7 +58,10 @@ struct w4_launch {
     int64_t ldx, ldy;
     enum forge_w4a16_type x_type, y_type;
     int64_t depth, outputs, groups, halves;
-    int most; /* rows of a tile: 8, 16, 32, 64 */
+    int64_t rows; /* of x */
+    int most;     /* of a tile: 8, 16, 32, 64, or w4_wgmma_tile()'s */
+    int across;   /* outputs of a tile */
+    bool split; /* scales are not all of x_type; w4_wgmma() takes none of f32 */
     int tiles;
 };
 
@@ -69,8 +73,14 @@ int w4_most(const struct cuda_context *c, const struct w4_launch *l,
 /* Queue it. */
 int w4_tiled(struct cuda_context *c, struct w4_launch *a, struct err *e);
 
+/* The same by Hopper's instructions, with weights rounded to x's type; whether the
+ * device has them; the size of a tile. */
+int w4_wgmma(struct cuda_context *c, const struct w4_launch *l, struct err *e);
+bool w4_wgmma_runs(const struct cuda_context *c);
+void w4_wgmma_tile(struct w4_launch *l);
+
 /* Ways to compute a product: W4_AUTO decides by the number of rows. */
-enum w4_way { W4_AUTO, W4_BY_TILES, W4_BY_BLAS };
+enum w4_way { W4_AUTO, W4_BY_TILES, W4_BY_WGMMA, W4_BY_BLAS };
 int w4_grouped(struct cuda_context *c, const struct cuda_w4 *const *w,
                const int64_t *first, int64_t experts,
                const struct forge_w4a16_rows *x,
@@ -83,10 +93,12 @@ int w4_grouped(struct cuda_context *c, const struct cuda_w4 *const *w,
 template <class T> struct w4_base;
 template <> struct w4_base<__half> {
     typedef __half2 pair;
+    static const bool half = true;
     static const uint32_t base = 0x64006400; /* 1024 */
 };
 template <> struct w4_base<__nv_bfloat16> {
     typedef __nv_bfloat162 pair;
+    static const bool half = false;
     static const uint32_t base = 0x43004300; /* 128 */
 };
 

@@ -310,6 +310,7 @@ int cuda_w4_prepare(struct cuda_context *c, struct cuda_w4 **out,
     w->c = c;
     w->outputs = l->outputs;
     w->inputs = l->inputs;
+    w->scale_type = l->scale_type;
     rc = fill(w, l, &t, e);
     staging_close(c, &t);
     if (rc < 0) {

@@ -10,16 +10,14 @@
  * first-level cache, and warps do not wait for each other; more rows: x comes by
  * asynchronous copies, for all warps.
  *
- * All tiles' steps, one tile after the other, are divided evenly among the
- * launch's blocks of threads.  Of a tile that several of them have parts of,
- * the last one to arrive adds the parts in their order, so that equal launches
- * give equal bytes.
+ * All tiles' steps are divided evenly among the launch's blocks of threads
+ * (w4a16_tiles.cuh).
  *
  * Floors: the codes' bytes up to 50 rows or so, then the tensor cores, of which
  * mma reaches about 62 % on Hopper.  One H200, 8,192 x 28,672: 41 us, 69 % of
  * copy's speed; 64 rows: 102 us. */
 #include "cuda/mma.cuh"
-#include "cuda/w4a16_internal.cuh"
+#include "cuda/w4a16_tiles.cuh"
 
 enum {
     STRIPS = 2,            /* of a warp */
@@ -33,23 +31,6 @@ enum {
 #define STAGES(nt)   ((nt) == 2 ? 3 : 4)
 #define RESIDENT(nt) ((nt) <= 2 ? 3 : (nt) == 4 ? 2 : 1)
 
-/* w4_launch as the kernel takes it. */
-struct tiles {
-    struct w4_rows one;
-    const struct w4_rows *many;
-    int n;
-    const void *x;
-    void *y;
-    int64_t ldx, ldy;
-    int y_type;
-    int outputs, strips, steps, groups;
-    uint32_t inverse; /* w4_inverse() */
-    int share, more;  /* first_item() */
-    int items;        /* tiles * steps */
-    float4 *parts;
-    int *arrived; /* [tiles], 0 */
-};
-
 /* ---- numbers ---- */
 
 static __device__ __forceinline__ void
@@ -62,17 +43,6 @@ static __device__ __forceinline__ void
 multiply_as(__half, float d[4], const uint32_t a[4], const uint32_t b[2])
 {
     multiply_half(d, a, b);
-}
-
-static __device__ __forceinline__ void put(const struct tiles &a, int64_t at,
-                                           float v)
-{
-    if (a.y_type == FORGE_W4A16_F32)
-        ((float *)a.y)[at] = v;
-    else if (a.y_type == FORGE_W4A16_F16)
-        ((__half *)a.y)[at] = __float2half_rn(v);
-    else
-        ((__nv_bfloat16 *)a.y)[at] = __float2bfloat16_rn(v);
 }
 
 /* ---- shared memory ---- */
@@ -89,52 +59,10 @@ template <int NT, bool FINE> struct room {
     /* 16 pieces of 16 bytes a row; of odd rows those of two quarters change
      * places, so that lanes of two rows meet in no bank */
     uint4 x[NT > 1 ? STAGES(NT) : 1][NT > 1 ? NT * 8 : 1][BLOCKS * 8];
-    bool last;
+    int last;
 };
 
 /* ---- a tile's part ---- */
-
-/* What a block of threads works on: steps begin..end-1 of a tile. */
-struct part {
-    struct w4_rows w;
-    int begin, end;
-    int row, rows; /* the tile's first row of the linear's, its number */
-    int strip;     /* first one of the tile */
-};
-
-/* Items are steps of tiles; the launch's block of threads b has those from
- * first_item(b) on: each one `share` of them, the first `more` one more. */
-static __device__ __forceinline__ int first_item(const struct tiles &a, int b)
-{
-    return b * a.share + min(b, a.more);
-}
-
-static __device__ __forceinline__ int owner(const struct tiles &a, int item)
-{
-    int most = a.more * (a.share + 1);
-
-    return item < most ? item / (a.share + 1) :
-                         a.more + (item - most) / a.share;
-}
-
-/* The rows that tile belongs to: the last ones whose `before` is not beyond. */
-static __device__ __forceinline__ struct w4_rows find(const struct tiles &a,
-                                                      int tile)
-{
-    int low = 0, high = a.n;
-
-    if (a.n == 1)
-        return a.one;
-    while (high - low > 1) {
-        int mid = (low + high) / 2;
-
-        if (a.many[mid].before <= tile)
-            low = mid;
-        else
-            high = mid;
-    }
-    return a.many[low];
-}
 
 template <int NT>
 static __device__ __forceinline__ struct part
@@ -378,64 +306,6 @@ add_steps(const struct tiles &a, const struct part &p, struct room<NT, FINE> *m,
 
 /* ---- results ---- */
 
-/* Where block of threads b keeps its sums of a tile: the one that it begins
- * with, or a later one. */
-template <int NT>
-static __device__ __forceinline__ float4 *place_of(const struct tiles &a, int b,
-                                                   bool later)
-{
-    return a.parts +
-           ((int64_t)(b * 2 + later) * W4_WARPS + threadIdx.x / 32) * STRIPS *
-               NT * 32 +
-           threadIdx.x % 32;
-}
-
-/* Give this block's part of the tile; true: it is the last of n, and totals are
- * the sum of all. */
-template <int NT, bool FINE>
-static __device__ __forceinline__ bool gather(const struct tiles &a, int tile,
-                                              struct room<NT, FINE> *m,
-                                              float totals[STRIPS][NT][4])
-{
-    int first = owner(a, tile * a.steps);
-    int last = owner(a, tile * a.steps + a.steps - 1);
-    bool later = first_item(a, first) < tile * a.steps; /* for the first */
-    float4 *to = place_of<NT>(a, blockIdx.x, later && (int)blockIdx.x == first);
-
-#pragma unroll
-    for (int i = 0; i < STRIPS * NT; i++) {
-        const float *t = totals[i / NT][i % NT];
-
-        to[i * 32] = make_float4(t[0], t[1], t[2], t[3]);
-    }
-    __threadfence();
-    __syncthreads();
-    if (!threadIdx.x)
-        m->last = atomicAdd(&a.arrived[tile], 1) == last - first;
-    __syncthreads();
-    if (!m->last)
-        return false;
-    __threadfence();
-#pragma unroll(NT == 1 ? 4 : 1)
-    for (int b = first; b <= last; b++) {
-        const float4 *from = place_of<NT>(a, b, later && b == first);
-
-#pragma unroll
-        for (int i = 0; i < STRIPS * NT; i++) {
-            float4 v = __ldcg(from + i * 32);
-            float *t = totals[i / NT][i % NT];
-
-            t[0] = b == first ? v.x : t[0] + v.x;
-            t[1] = b == first ? v.y : t[1] + v.y;
-            t[2] = b == first ? v.z : t[2] + v.z;
-            t[3] = b == first ? v.w : t[3] + v.w;
-        }
-    }
-    if (!threadIdx.x)
-        a.arrived[tile] = 0;
-    return true;
-}
-
 template <int NT>
 static __device__ __forceinline__ void
 store_tile(const struct tiles &a, const struct part &p,
@@ -475,7 +345,11 @@ static __global__ void __launch_bounds__(W4_WARPS * 32, RESIDENT(NT))
         next = min(end, (tile + 1) * a.steps);
         p = part_of<NT>(a, tile, begin, begin + next - item);
         add_steps<T, NT, FINE>(a, p, m, totals);
-        if (p.end - p.begin == a.steps || gather<NT, FINE>(a, tile, m, totals))
+        if (p.end - p.begin == a.steps ||
+            gather<STRIPS * NT>(
+                a, 0, blockIdx.x, tile, STRIPS * NT, threadIdx.x, &m->last,
+                [&](int i) { return totals[i / NT][i % NT]; },
+                [] { __syncthreads(); }))
             store_tile<NT>(a, p, totals);
     }
 }
@@ -488,8 +362,8 @@ static int launch(struct cuda_context *c, struct tiles *a, struct err *e)
     auto kernel = tiles_kernel<T, NT, FINE>;
     size_t shared = sizeof(struct room<NT, FINE>);
     static int resident;
-    int tiles = a->items / a->steps, rc;
     int64_t grid;
+    int rc;
 
     if (!resident) {
         CUDA_TRY(cudaFuncSetAttribute(
@@ -502,21 +376,8 @@ static int launch(struct cuda_context *c, struct tiles *a, struct err *e)
     grid = (int64_t)resident * c->processors;
     if (grid > (a->items + LEAST - 1) / LEAST)
         grid = (a->items + LEAST - 1) / LEAST;
-    rc = buffer_need(c, &c->w4_parts,
-                     (size_t)grid * 2 * W4_ACROSS * NT * 8 * sizeof(float), e);
-    if (rc < 0)
+    if ((rc = tiles_divide(c, a, 0, grid, 1, STRIPS * NT, e)) < 0)
         return rc;
-    if (c->w4_arrived.cap < (size_t)tiles * sizeof(int)) {
-        rc = buffer_need(c, &c->w4_arrived, (size_t)tiles * sizeof(int), e);
-        if (rc < 0)
-            return rc;
-        CUDA_TRY(cudaMemsetAsync(c->w4_arrived.data, 0, c->w4_arrived.cap,
-                                 c->stream));
-    }
-    a->share = (int)(a->items / grid);
-    a->more = (int)(a->items % grid);
-    a->parts = (float4 *)c->w4_parts.data;
-    a->arrived = (int *)c->w4_arrived.data;
     kernel<<<(unsigned)grid, W4_WARPS * 32, shared, c->stream>>>(*a);
     LAUNCHED();
     return 0;
@@ -558,27 +419,12 @@ int w4_most(const struct cuda_context *c, const struct w4_launch *l,
 
 int w4_tiled(struct cuda_context *c, struct w4_launch *l, struct err *e)
 {
-    int64_t steps = l->depth / (BLOCKS * W4_PLACES);
     bool fine = is_fine(l);
-    struct tiles a = {
-        l->one,
-        l->many,
-        l->n,
-        l->x,
-        l->y,
-        l->ldx,
-        l->ldy,
-        l->y_type,
-        (int)l->outputs,
-        (int)((l->outputs + W4_STRIP - 1) / W4_STRIP),
-        (int)steps,
-        (int)l->groups,
-        w4_inverse(l->halves),
-    };
+    struct tiles a;
+    int rc = tiles_of(l, BLOCKS * W4_PLACES, &a, e);
 
-    if (l->tiles >= INT32_MAX / steps)
-        return err_set(e, E_CONFIG, "cuda: a product too large");
-    a.items = (int)(l->tiles * steps);
+    if (rc < 0)
+        return rc;
     if (l->x_type == FORGE_W4A16_F16)
         return fine ? by_rows<__half, true>(c, &a, l->most, e) :
                       by_rows<__half, false>(c, &a, l->most, e);

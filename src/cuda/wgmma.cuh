@@ -68,6 +68,58 @@ static __device__ __forceinline__ void copy_box(uint32_t to,
                  : "memory");
 }
 
+/* Arrive once this thread's copies so far (copy_16() of mma.cuh) have. */
+static __device__ __forceinline__ void barrier_copies(uint32_t at)
+{
+    asm volatile(
+        "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(at)
+        : "memory");
+}
+
+/* The same to the same place of both blocks of threads of a cluster, whose barriers
+ * there both count it. */
+static __device__ __forceinline__ void
+copy_box_to_both(uint32_t to, const CUtensorMap *map, uint32_t barrier,
+                 int column, int head, int row)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile"
+                 ".mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+                 "[%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(column), "r"(head), "r"(row),
+                 "h"((uint16_t)3)
+                 : "memory");
+}
+
+/* Arrive at the barrier that block of threads `rank` of the cluster has at `at`: what
+ * this thread read before, it has read; what it wrote may not be seen there. */
+static __device__ __forceinline__ void barrier_arrive_at(uint32_t at, int rank)
+{
+    asm volatile("{\n"
+                 ".reg .b32 there;\n"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+                 "}" ::"r"(at),
+                 "r"(rank)
+                 : "memory");
+}
+
+/* Wait for all threads of the cluster. */
+static __device__ __forceinline__ void cluster_meet(void)
+{
+    asm volatile("barrier.cluster.arrive.aligned;\n"
+                 "barrier.cluster.wait.aligned;" ::
+                     : "memory");
+}
+
+/* The block of threads' place in its cluster. */
+static __device__ __forceinline__ int cluster_rank(void)
+{
+    int rank;
+
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
 /* Make a map that the host has copied to the device's memory known to this
  * thread's copies; before the first of them. */
 static __device__ __forceinline__ void map_copied(const CUtensorMap *map)
@@ -82,6 +134,17 @@ static __device__ __forceinline__ void map_copied(const CUtensorMap *map)
 static __device__ __forceinline__ void stores_made(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* Store four 8 x 8 matrices of 16 bits, transposed: what load_transposed() of
+ * mma.cuh loads. */
+static __device__ __forceinline__ void store_transposed(uint32_t to,
+                                                        const uint32_t r[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], "
+                 "{%1, %2, %3, %4};" ::"r"(to),
+                 "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
 }
 
 /* Named barrier of so many threads: wait at it, or only arrive. */
@@ -164,6 +227,11 @@ template <int N> static __device__ __forceinline__ void hold(uint32_t (&x)[N])
     ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, "      \
     "%45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, "   \
     "%59, %60, %61, %62, %63"
+#define WG_NAMES_96                                                            \
+    WG_NAMES_64                                                                \
+    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, "      \
+    "%77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, "   \
+    "%91, %92, %93, %94, %95"
 #define WG_NAMES_128                                                           \
     WG_NAMES_64                                                                \
     ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, "      \
@@ -210,6 +278,41 @@ group_multiply(float (&d)[32], const uint32_t *a, uint64_t b)
                  "1;\n}"
                  : WG_32(d, 0)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(1));
+}
+
+/* d[64, N] += a[64, 16] b[16, N] for N = 256, or less than the 256 columns that d
+ * has room for; a as above, b K-major; both of bf16 or, HALF, of f16. */
+template <bool HALF, int N>
+static __device__ __forceinline__ void
+group_multiply_across(float (&d)[128], const uint32_t (&a)[4], uint64_t b)
+{
+#define WG_ACROSS_AS(type, n, names, a0, b0, m0, ...)                          \
+    asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, " m0 ", 0;\n"         \
+                 "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type         \
+                 "." type " {" names "}, {" a0 "}, " b0 ", more, 1, 1, 0;\n}"  \
+                 : __VA_ARGS__                                                 \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(1))
+#define WG_ACROSS(...)                                                         \
+    do {                                                                       \
+        if (HALF)                                                              \
+            WG_ACROSS_AS("f16", __VA_ARGS__);                                  \
+        else                                                                   \
+            WG_ACROSS_AS("bf16", __VA_ARGS__);                                 \
+    } while (0)
+    static_assert(N == 256 || N == 192 || N == 128 || N == 64,
+                  "no such product");
+    if (N == 256)
+        WG_ACROSS("256", WG_NAMES_128, "%128, %129, %130, %131", "%132", "%133",
+                  WG_64(d, 0), WG_64(d, 64));
+    else if (N == 192)
+        WG_ACROSS("192", WG_NAMES_96, "%96, %97, %98, %99", "%100", "%101",
+                  WG_64(d, 0), WG_32(d, 64));
+    else if (N == 128)
+        WG_ACROSS("128", WG_NAMES_64, "%64, %65, %66, %67", "%68", "%69",
+                  WG_64(d, 0));
+    else
+        WG_ACROSS("64", WG_NAMES_32, "%32, %33, %34, %35", "%36", "%37",
+                  WG_32(d, 0));
 }
 
 /* d[64, N] += a[64, 16] b[16, N] for N = 256, or 128 of the 256 columns that d has

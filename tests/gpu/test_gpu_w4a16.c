@@ -13,6 +13,8 @@ static struct plugin_table memory = { FORWARD_TABLE, FORWARD_TABLE_VERSION,
                                       NULL };
 static struct forge_w4a16_cuda *context;
 static char why[200];
+/* Elements behind the outputs in a row of y: 8 let a row's begin at 16 bytes. */
+static int64_t spare = SPARE;
 /* forge_w4a16_cuda.h's functions, of the plug-in that is named. */
 static struct {
     int (*open)(struct forge_w4a16_cuda **, int, void *, char *, size_t);
@@ -111,17 +113,17 @@ static struct forge_w4a16_cuda_linear *prepare(const struct w4_linear *l,
     return w;
 }
 
-/* y [m, o + SPARE] of a type, from NaN. */
+/* y [m, o + spare] of a type, from NaN. */
 static void *multiply(const struct forge_w4a16_cuda_linear *const *w,
                       const int64_t *first, int64_t experts,
                       const struct rows *x, int64_t o,
                       enum forge_w4a16_type type)
 {
-    size_t n = (size_t)(x->m * (o + SPARE)) * size_of(type);
+    size_t n = (size_t)(x->m * (o + spare)) * size_of(type);
     size_t in = (size_t)(x->m * x->ld) * size_of(x->type);
     unsigned char *y = malloc(n + 1);
     struct forge_w4a16_rows from = { x->type, to_device(x->p, in), x->ld };
-    struct forge_w4a16_rows to = { type, NULL, o + SPARE };
+    struct forge_w4a16_rows to = { type, NULL, o + spare };
 
     memset(y, 0xff, n);
     to.p = to_device(y, n);
@@ -137,8 +139,8 @@ static void *multiply(const struct forge_w4a16_cuda_linear *const *w,
     on()->release(gpu, from.p);
     for (int64_t r = 0; r < x->m; r++) /* what is no output's stays */
         for (size_t c = (size_t)o * size_of(type);
-             c < (size_t)(o + SPARE) * size_of(type); c++)
-            CHECK(y[(size_t)(r * (o + SPARE)) * size_of(type) + c] == 0xff);
+             c < (size_t)(o + spare) * size_of(type); c++)
+            CHECK(y[(size_t)(r * (o + spare)) * size_of(type) + c] == 0xff);
     return y;
 }
 
@@ -167,12 +169,12 @@ static void compare(const struct w4_linear *l, const struct rows *x,
                 sum += t;
                 size += t * t;
             }
-            far = fabs((double)y[r * (l->o + SPARE) + o] - sum) /
+            far = fabs((double)y[r * (l->o + spare) + o] - sum) /
                   (0.05 + sqrt(size));
             if (!(far < 2e-5))
                 fprintf(stderr, "row %lld, output %lld: %g, want %g\n",
                         (long long)r, (long long)o,
-                        (double)y[r * (l->o + SPARE) + o], sum);
+                        (double)y[r * (l->o + spare) + o], sum);
             CHECK(far < 2e-5);
             worst = far > worst ? far : worst;
         }
@@ -186,7 +188,7 @@ static void narrow(const void *y, const float *want, const struct rows *x,
 {
     for (int64_t r = 0; r < x->m; r++)
         for (int64_t c = 0; c < o; c++) {
-            int64_t at = r * (o + SPARE) + c;
+            int64_t at = r * (o + spare) + c;
             uint16_t half;
             float v;
 
@@ -204,10 +206,13 @@ static void product(struct w4_linear *l, int64_t m, enum forge_w4a16_type type,
     const int64_t first[2] = { 0, m };
     struct rows x = { .type = type, .m = m };
     const struct forge_w4a16_cuda_linear *w = prepare(l, there);
-    bool rounded = m > FORGE_W4A16_CUDA_TILED && type != FORGE_W4A16_F32;
-    size_t n = (size_t)(m * (l->o + SPARE));
+    bool rounded = m > FORGE_W4A16_CUDA_EXACT && type != FORGE_W4A16_F32 &&
+                   (m > 384 || l->scales != FORGE_W4A16_F32);
+    size_t n;
     float *y, *again;
 
+    spare = spare == 8 ? SPARE : 8;
+    n = (size_t)(m * (l->o + spare));
     fill(&x, l->i);
     y = multiply(&w, first, 1, &x, l->o, FORGE_W4A16_F32);
     again = multiply(&w, first, 1, &x, l->o, FORGE_W4A16_F32);
@@ -229,7 +234,8 @@ static void product(struct w4_linear *l, int64_t m, enum forge_w4a16_type type,
 static void one(enum forge_w4a16_layout layout, int64_t o, int64_t i,
                 int64_t group, bool act_order)
 {
-    static const int64_t rows[] = { 1, 3, 8, 9, 16, 17, 40, 64, 65, 150 };
+    static const int64_t rows[] = { 1,  3,  8,  9,   16,  17,
+                                    40, 64, 65, 100, 150, 250 };
     static const enum forge_w4a16_type type[] = {
         FORGE_W4A16_BF16, FORGE_W4A16_F32, FORGE_W4A16_F16, FORGE_W4A16_F16,
         FORGE_W4A16_BF16
@@ -249,7 +255,7 @@ static void one(enum forge_w4a16_layout layout, int64_t o, int64_t i,
     }
 }
 
-/* More rows than tiles are for: by cuBLAS, in slabs. */
+/* More rows than exact weights are for; of f32 by cuBLAS, in slabs. */
 static void test_many(void)
 {
     for (int i = 0; i < 4; i++) {
@@ -264,11 +270,31 @@ static void test_many(void)
         if (i >= FORGE_W4A16_GPTQ)
             l.g_idx = shuffled(l.i, l.group);
         make(&l);
-        product(&l, FORGE_W4A16_CUDA_TILED + 3,
+        product(&l, 387,
                 i == 2 ? FORGE_W4A16_F32 :
                 i % 2  ? FORGE_W4A16_F16 :
                          FORGE_W4A16_BF16,
                 true);
+        release(&l);
+    }
+}
+
+/* More tiles than there are multiprocessors of Hopper, so that some are whole and some
+ * are divided; scales of x's type, and of the other. */
+static void test_tiles(void)
+{
+    for (int i = 0; i < 2; i++) {
+        struct w4_linear l = { .layout = FORGE_W4A16_COMPRESSED_TENSORS,
+                               .o = 520,
+                               .i = 3328,
+                               .group = 128,
+                               .zeros = true,
+                               .scales = i ? FORGE_W4A16_BF16 : FORGE_W4A16_F16,
+                               .g_idx = NULL };
+
+        make(&l);
+        for (int k = 0; k < 2; k++) /* both places of y's rows */
+            product(&l, 5888 - 40, FORGE_W4A16_BF16, true);
         release(&l);
     }
 }
@@ -307,10 +333,10 @@ static void grouped(const int64_t *first, enum forge_w4a16_type type,
     }
     y = multiply(w, first, EXPERTS, &x, O, FORGE_W4A16_F32);
     again = multiply(w, first, EXPERTS, &x, O, FORGE_W4A16_F32);
-    CHECK(!memcmp(y, again, (size_t)(x.m * (O + SPARE)) * sizeof(*y)));
+    CHECK(!memcmp(y, again, (size_t)(x.m * (O + spare)) * sizeof(*y)));
     for (int i = 0; i < EXPERTS; i++) {
         compare(&l[i], &x, first[i], first[i + 1] - first[i], y,
-                x.m > FORGE_W4A16_CUDA_TILED * active);
+                x.m > FORGE_W4A16_CUDA_EXACT * active);
         w4.release((struct forge_w4a16_cuda_linear *)(uintptr_t)w[i]);
         release(&l[i]);
     }
@@ -398,6 +424,7 @@ int main(int argc, char **argv)
     test_refusals();
     each_shape(one, more, ARRAY_LEN(more));
     test_many();
+    test_tiles();
     test_grouped();
     return 0;
 }

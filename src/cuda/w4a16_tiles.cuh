@@ -1,0 +1,212 @@
+/* w4a16_tiles.cuh - how 4-bit products by tiles are divided among blocks of
+ * threads.  Each takes whole tiles, then a share of the steps of the others, one
+ * tile after the other.  Of a tile that several of them have parts of, the last
+ * one to arrive adds the parts in their order, so that equal launches give equal
+ * bytes. */
+#ifndef FORGE_CUDA_W4A16_TILES_CUH
+#define FORGE_CUDA_W4A16_TILES_CUH
+
+#include "cuda/w4a16_internal.cuh"
+
+/* w4_launch as the kernel takes it. */
+struct tiles {
+    struct w4_rows one;
+    const struct w4_rows *many;
+    int n;
+    const void *x;
+    void *y;
+    int64_t ldx, ldy;
+    int y_type;
+    int outputs, strips, steps, groups;
+    uint32_t inverse; /* w4_inverse() */
+    int whole;        /* tiles that are not divided, the first ones */
+    int items;        /* steps of the others */
+    int share, more;  /* first_item() */
+    int blocks;       /* that share them */
+    float4 *parts;
+    int *arrived; /* [tiles that are divided], 0 */
+};
+
+/* y[at] = v */
+static __device__ __forceinline__ void put(const struct tiles &a, int64_t at,
+                                           float v)
+{
+    if (a.y_type == FORGE_W4A16_F32)
+        ((float *)a.y)[at] = v;
+    else if (a.y_type == FORGE_W4A16_F16)
+        ((__half *)a.y)[at] = __float2half_rn(v);
+    else
+        ((__nv_bfloat16 *)a.y)[at] = __float2bfloat16_rn(v);
+}
+
+/* What a block of threads works on: steps begin..end-1 of a tile. */
+struct part {
+    struct w4_rows w;
+    int begin, end;
+    int row, rows; /* the tile's first row of the linear's, its number */
+    int strip;     /* first one of the tile */
+};
+
+/* Items are steps of the tiles that are divided; the launch's block of threads b has those from
+ * first_item(b) on: each one `share` of them, the first `more` one more. */
+static __device__ __forceinline__ int first_item(const struct tiles &a, int b)
+{
+    return b * a.share + min(b, a.more);
+}
+
+static __device__ __forceinline__ int owner(const struct tiles &a, int item)
+{
+    int most = a.more * (a.share + 1);
+
+    return item < most ? item / (a.share + 1) :
+                         a.more + (item - most) / a.share;
+}
+
+/* The rows that tile belongs to: the last ones whose `before` is not beyond. */
+static __device__ __forceinline__ struct w4_rows find(const struct tiles &a,
+                                                      int tile)
+{
+    int low = 0, high = a.n;
+
+    if (a.n == 1)
+        return a.one;
+    while (high - low > 1) {
+        int mid = (low + high) / 2;
+
+        if (a.many[mid].before <= tile)
+            low = mid;
+        else
+            high = mid;
+    }
+    return a.many[low];
+}
+
+/* A tile may have parts that are added each for itself, `rank` of a cluster of
+ * blocks of threads.  Where this thread keeps sums of block b, of a tile that it
+ * begins with, or of a later one: N times 4 floats of a thread, 32 float4 apart. */
+template <int N>
+static __device__ __forceinline__ float4 *
+place_of(const struct tiles &a, int rank, int b, bool later, int thread)
+{
+    return a.parts +
+           ((int64_t)((rank * a.blocks + b) * 2 + later) * W4_WARPS +
+            thread / 32) *
+               N * 32 +
+           thread % 32;
+}
+
+/* Give the part that block b has of a divided tile; true: it is the last one, and the
+ * sums are those of all.  `sums`: function of i < N, pointer to 4 of the thread's
+ * sums, of which the first n count, or a few more; last: in shared memory; meet: waits for the
+ * other threads. */
+template <int N, class Sums, class Meet>
+static __device__ __forceinline__ bool
+gather(const struct tiles &a, int rank, int block, int tile, int n, int thread,
+       int *last, Sums sums, Meet meet)
+{
+    const int some = N < 8 ? N : 8; /* that are read at once */
+    int begin = (tile - a.whole) * a.steps, first = owner(a, begin);
+    int parts = owner(a, begin + a.steps - 1) - first + 1;
+    bool later = first_item(a, first) < begin; /* for the first */
+    int *arrived = a.arrived + rank * (a.items / a.steps) + (tile - a.whole);
+    float4 *to = place_of<N>(a, rank, block, later && block == first, thread);
+
+#pragma unroll
+    for (int i = 0; i < N && i < n; i += some)
+#pragma unroll
+        for (int k = i; k < i + some; k++) {
+            const float *t = sums(k);
+
+            to[k * 32] = make_float4(t[0], t[1], t[2], t[3]);
+        }
+    __threadfence();
+    meet();
+    if (!thread)
+        *last = atomicAdd(arrived, 1) == parts - 1;
+    meet();
+    if (!*last)
+        return false;
+    __threadfence();
+#pragma unroll(N <= 2 ? 4 : 1)
+    for (int b = first; b < first + parts; b++) {
+        const float4 *from =
+            place_of<N>(a, rank, b, later && b == first, thread);
+
+#pragma unroll
+        for (int i = 0; i < N && i < n; i += some) {
+            float4 v[some];
+
+#pragma unroll
+            for (int k = 0; k < some; k++)
+                v[k] = __ldcg(from + (i + k) * 32);
+#pragma unroll
+            for (int k = 0; k < some; k++) {
+                float *t = sums(i + k);
+
+                t[0] = b == first ? v[k].x : t[0] + v[k].x;
+                t[1] = b == first ? v[k].y : t[1] + v[k].y;
+                t[2] = b == first ? v[k].z : t[2] + v[k].z;
+                t[3] = b == first ? v[k].w : t[3] + v[k].w;
+            }
+        }
+    }
+    if (!thread)
+        *arrived = 0;
+    return true;
+}
+
+/* ---- the host's part ---- */
+
+/* What l says, in tiles of steps of `places`. */
+static inline int tiles_of(const struct w4_launch *l, int places,
+                           struct tiles *a, struct err *e)
+{
+    *a = {};
+    a->one = l->one;
+    a->many = l->many;
+    a->n = l->n;
+    a->x = l->x;
+    a->y = l->y;
+    a->ldx = l->ldx;
+    a->ldy = l->ldy;
+    a->y_type = l->y_type;
+    a->outputs = (int)l->outputs;
+    a->strips = (int)((l->outputs + W4_STRIP - 1) / W4_STRIP);
+    a->steps = (int)(l->depth / places);
+    a->groups = (int)l->groups;
+    a->inverse = w4_inverse(l->halves);
+    if (l->tiles >= INT32_MAX / a->steps)
+        return err_set(e, E_CONFIG, "cuda: a product too large");
+    a->items = l->tiles * a->steps;
+    return 0;
+}
+
+/* Divide the tiles behind the first `whole` among `grid` clusters of `ranks` blocks
+ * of threads, which keep n times 4 sums a thread. */
+static inline int tiles_divide(struct cuda_context *c, struct tiles *a,
+                               int whole, int64_t grid, int ranks, int n,
+                               struct err *e)
+{
+    size_t parts = (size_t)grid * 2 * W4_WARPS * 32 * sizeof(float4), arrived;
+    int rc = buffer_need(c, &c->w4_parts, parts * ranks * n, e);
+
+    if (rc < 0)
+        return rc;
+    a->whole = whole;
+    a->items -= whole * a->steps;
+    arrived = (size_t)(a->items / a->steps) * ranks * sizeof(int);
+    if (c->w4_arrived.cap < arrived) {
+        if ((rc = buffer_need(c, &c->w4_arrived, arrived, e)) < 0)
+            return rc;
+        CUDA_TRY(cudaMemsetAsync(c->w4_arrived.data, 0, c->w4_arrived.cap,
+                                 c->stream));
+    }
+    a->share = (int)(a->items / grid);
+    a->more = (int)(a->items % grid);
+    a->blocks = (int)grid;
+    a->parts = (float4 *)c->w4_parts.data;
+    a->arrived = (int *)c->w4_arrived.data;
+    return 0;
+}
+
+#endif
