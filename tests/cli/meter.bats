@@ -17,10 +17,13 @@ setup() {
 }
 
 @test "memory of children and grandchildren together" {
-    # Two tails hold 60 MB each until all has come.
+    # Two tails hold 60 MB each until both have all.
     forge-meter -q -o cost -- sh -c '
-        hold() { { head -c 60000000 /dev/zero; sleep 0.5; } | tail -c 59000000; }
-        (hold | wc -c) & (hold | wc -c) & wait' >out
+        hold() {
+            { head -c 60000000 /dev/zero; : >$1
+              until [ -e one ] && [ -e two ]; do sleep 0.05; done; sleep 0.5; } | tail -c 59000000
+        }
+        (hold one | wc -c) & (hold two | wc -c) & wait' >out
     jq -e '.peak_bytes > 110e6 and .peak_bytes < 200e6' cost
 }
 
