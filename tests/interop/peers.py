@@ -4,7 +4,7 @@
     peers.py NAME MODEL IDS OUT GROUP    make one, on the CPU; IDS: .npy of int32 [sequences, length], or a tokens stream
 
 prints {"seconds": load to save, "peak_bytes": largest resident set}, of llama.cpp {"bits": for each weight of the linears, "types":
-{type: linears}}, too; imports are not counted as time.  PEER_DEVICE=cuda:0 in the environment: autoround on that GPU.
+{type: linears}}, too; imports are not counted as time.  PEER_DEVICE=cuda:0 in the environment: on that GPU.
 A NAME is a package and what differs from its default, W4 with groups of GROUP inputs in all: see NAMES.
 """
 import hashlib
