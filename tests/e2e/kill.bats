@@ -87,7 +87,7 @@ solving() { # WORK: wait until the first layer is done
 }
 
 @test "states of both streams are kept, and a resumed run starts from them" {
-    local big=(--text "$text" --sequences 128 --quiet)
+    local big=(--text "$text" --sequences 48 --quiet)
     forge quantize "$model" want "${big[@]}"
     setsid forge quantize "$model" out --work work "${big[@]}" \
         >/dev/null 2>&1 3>&- &
@@ -193,7 +193,7 @@ solving() { # WORK: wait until the first layer is done
 @test "a tool that is killed is named, and is 75" {
     for tool in forge-calib forge-hessian forge-grid forge-solve forge-split; do
         rm -rf out work
-        setsid forge quantize "$model" out --text "$text" --work work --quiet >said 2>&1 3>&- &
+        setsid forge quantize "$model" out --text "$text" --sequences 48 --work work --quiet >said 2>&1 3>&- &
         victim=$!
         solving work
         find_in "$victim" "$tool"
@@ -206,7 +206,7 @@ solving() { # WORK: wait until the first layer is done
         [ ! -e out ]
     done
     # ... and runs again where that was asked for.
-    FORGE_RETRIES=2 setsid forge quantize "$model" out --text "$text" --work work --quiet >said 2>&1 3>&- &
+    FORGE_RETRIES=2 setsid forge quantize "$model" out --text "$text" --sequences 48 --work work --quiet >said 2>&1 3>&- &
     victim=$!
     find_in "$victim" forge-solve
     kill -KILL "$found"
@@ -216,7 +216,7 @@ solving() { # WORK: wait until the first layer is done
 }
 
 @test "make that is killed says so, in one line, with 75" {
-    setsid forge quantize "$model" out --text "$text" --work work --quiet >said 2>&1 3>&- &
+    setsid forge quantize "$model" out --text "$text" --sequences 48 --work work --quiet >said 2>&1 3>&- &
     victim=$!
     find_in "$victim" make
     kill -KILL "$found"
@@ -230,7 +230,7 @@ solving() { # WORK: wait until the first layer is done
         sleep 0.1
     done
     run -1 alive "$victim"
-    forge quantize "$model" out --text "$text" --work work --quiet
+    forge quantize "$model" out --text "$text" --sequences 48 --work work --quiet
 }
 
 # What goes wrong is said by who saw it first, once, by hand and in a run.
