@@ -341,6 +341,7 @@ static int check_experts(const struct matrix m[EXPERTS],
                          const uint16_t *x, const float *y, double *worst)
 {
     int active = 0;
+    bool exact;
 
     *worst = 0;
     for (int e = 0; e < EXPERTS; e++) {
@@ -351,12 +352,8 @@ static int check_experts(const struct matrix m[EXPERTS],
             *worst = fmax(*worst, checked(&m[e], x + first[e] * HIDDEN, rows,
                                           y + first[e] * WIDTH));
     }
-    must(*worst < (first[EXPERTS] > (int64_t)FORGE_W4A16_CUDA_EXACT * active ?
-                       2e-2 :
-                       2e-5) ?
-             0 :
-             -1,
-         "not the experts' product");
+    exact = first[EXPERTS] <= (int64_t)FORGE_W4A16_CUDA_EXACT * active;
+    must(*worst < (exact ? 2e-5 : 2e-2) ? 0 : -1, "not the experts' product");
     return active;
 }
 

@@ -9,11 +9,13 @@
  *
  * x and y are of any type, in the device's memory.  x of f16 or bf16, up to
  * FORGE_W4A16_CUDA_EXACT rows (of an expert, on average): weights are exact, but
- * for scales of f32, which are rounded to 20 bits, and sums are f32.  More rows,
- * or x of f32: weights are rounded to x's type, on Hopper in registers; elsewhere,
- * for x of f32 or scales of f32 from 384 rows on, at most 128 MiB of them (or 256
- * outputs) at a time, and multiplied by cuBLAS.  Equal calls give equal bytes; a
- * row may be summed in another order in a call with another number of rows.
+ * for scales of f32, which are rounded to 20 bits, and sums are f32.  More rows:
+ * weights are rounded to x's type, on Hopper in registers; elsewhere, and where
+ * scales are f32, from 385 rows on, at most 128 MiB of them (or 256 outputs) at a
+ * time, and multiplied by cuBLAS, as they are for any number of rows of f32.
+ *
+ * Equal calls give equal bytes; a row may be summed in another order in a call with
+ * another number of rows.
  *
  * All functions of a context queue operations on its stream, and are called from
  * one thread at a time.  -69 (EX_UNAVAILABLE): the device or a library

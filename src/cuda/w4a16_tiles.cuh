@@ -47,8 +47,9 @@ struct part {
     int strip;     /* first one of the tile */
 };
 
-/* Items are steps of the tiles that are divided; the launch's block of threads b has those from
- * first_item(b) on: each one `share` of them, the first `more` one more. */
+/* Items are steps of the tiles that are divided; block b of those that share them
+ * has the ones from first_item(b) on: each `share` of them, the first `more` one
+ * more. */
 static __device__ __forceinline__ int first_item(const struct tiles &a, int b)
 {
     return b * a.share + min(b, a.more);
@@ -95,10 +96,10 @@ place_of(const struct tiles &a, int rank, int b, bool later, int thread)
            thread % 32;
 }
 
-/* Give the part that block b has of a divided tile; true: it is the last one, and the
- * sums are those of all.  `sums`: function of i < N, pointer to 4 of the thread's
- * sums, of which the first n count, or a few more; last: in shared memory; meet: waits for the
- * other threads. */
+/* Give the part that this block has of a divided tile; true: it is the last one, and
+ * the sums are those of all.  `sums`: function of i < N, pointer to 4 of the thread's
+ * sums, of which the first n count, or a few more; last: in shared memory; meet:
+ * waits for the other threads. */
 template <int N, class Sums, class Meet>
 static __device__ __forceinline__ bool
 gather(const struct tiles &a, int rank, int block, int tile, int n, int thread,

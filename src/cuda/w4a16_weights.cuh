@@ -50,8 +50,8 @@ static __device__ __forceinline__ void raw_read(struct raw *r, uint32_t codes,
 /* How a lane exchanges codes with the three others of its rows. */
 struct order {
     bool upper; /* of the four lanes */
-    uint32_t away, first,
-        second; /* bytes to send; of operands, of both lanes */
+    /* bytes to send; those of the operands, of both lanes */
+    uint32_t away, first, second;
 
     __device__ __forceinline__ order(int lane)
     {

@@ -418,8 +418,8 @@ speaks() { # MODEL: the same tokens on the device
         done
     done
     # as many at a time as there is room for
-    gpu/forge-generate -q --device cuda --dtype bf16 --sequences 60 --tokens 200 llama >all
-    gpu/forge-generate -q --device cuda --dtype bf16 --sequences 60 --tokens 200 --gpu-memory 4M llama >few
+    gpu/forge-generate -q --device cuda --dtype bf16 --sequences 100 --tokens 250 llama >all
+    gpu/forge-generate -q --device cuda --dtype bf16 --sequences 100 --tokens 250 --gpu-memory 4M llama >few
     cmp all few
     run -75 --separate-stderr gpu/forge-generate -q --device cuda --sequences 2 --tokens 100000 --gpu-memory 5M llama
     [[ $stderr == *"keys and values"* ]]
