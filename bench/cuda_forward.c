@@ -3,7 +3,8 @@
  * the latter for these alone.
  *
  * Each is checked first, some of its results against sums in double.  The ceiling is
- * the same library's largest product, 8,192 each way, in the same run. */
+ * the same library's largest product, 8,192 each way, in the same run; of attention
+ * with a KV cache, whose rows are read once, a copy's bytes, read and written. */
 #include <stdio.h>
 
 #include "../tests/gpu/gpu.h"
@@ -231,6 +232,93 @@ static void attention(const char *what, int64_t heads, int64_t kv, int64_t dim,
     free(cs);
 }
 
+/* Bytes/s of a copy, read and written. */
+static double copy_rate(void)
+{
+    const size_t n = (size_t)1 << 30;
+    double seconds;
+    bool spilled;
+    void *a, *b;
+
+    OK(table->alloc(gpu, &a, n, false, &spilled, e));
+    OK(table->alloc(gpu, &b, n, false, &spilled, e));
+    OK(table->zero(gpu, a, n, e));
+    TIME(seconds, 10, b, table->copy(gpu, b, a, n, e));
+    table->release(gpu, a);
+    table->release(gpu, b);
+    return 2 * (double)n / seconds;
+}
+
+/* A new token of each sequence, the last of `keys`. */
+static void decode(const char *what, int64_t heads, int64_t kv, int64_t dim,
+                   int64_t keys, int64_t sequences, double copy)
+{
+    int64_t *first = room((size_t)(sequences + 1) * 8), last = keys - 1;
+    int64_t cached = sequences * keys * kv * dim;
+    uint16_t *q, *k, *v, *y = room((size_t)(sequences * heads * dim) * 2);
+    double seconds, rate;
+    struct forward_attend a = {
+        .dtype = DT_BF16,
+        .rows = sequences,
+        .n_sequences = sequences,
+        .first = first,
+        .past = last,
+        .each = keys,
+        .turned = true,
+        .n_heads = heads,
+        .n_kv_heads = kv,
+        .head_dim = dim,
+        .v_dim = dim,
+        .scale = 1 / sqrtf((float)dim),
+        .q = { numbers(sequences * heads * dim, 1, &q), heads * dim, dim },
+        .k = { numbers(cached, 1, &k), kv * dim, dim },
+        .v = { numbers(cached, 1, &v), kv * dim, dim },
+        .out = numbers(sequences * heads * dim, NAN, NULL),
+    };
+    struct forward_attend one = a; /* a sequence's, whose query is its last */
+
+    for (int64_t i = 0; i <= sequences; i++)
+        first[i] = i;
+    one.first = (const int64_t[]){ 0, keys };
+    one.q.row = 0;
+    OK(table->attend(gpu, &a, e));
+    OK(table->get(gpu, y, a.out, (size_t)(sequences * heads * dim) * 2, e));
+    for (int i = 0; i < SAMPLES; i++) {
+        int64_t r = (int64_t)(rnd() % (uint64_t)sequences);
+        int64_t h = (int64_t)(rnd() % (uint64_t)heads);
+        int64_t c = (int64_t)(rnd() % (uint64_t)dim);
+
+        near(what, (double)f32_from_bf16(y[(r * heads + h) * dim + c]),
+             attended(&one, q + r * a.q.row, k + r * keys * a.k.row,
+                      v + r * keys * a.v.row, NULL, last, h, c),
+             .3);
+    }
+    TIME(seconds, 10, a.out, table->attend(gpu, &a, e));
+    rate = 4 * (double)cached / seconds;
+    printf("%-44s %8.3f ms  %6.0f GB/s     %3.0f %% of a copy\n", what,
+           seconds * 1e3, rate / 1e9, 100 * rate / copy);
+    table->release(gpu, (void *)(uintptr_t)a.q.p);
+    table->release(gpu, (void *)(uintptr_t)a.k.p);
+    table->release(gpu, (void *)(uintptr_t)a.v.p);
+    table->release(gpu, a.out);
+    free(first);
+    free(q);
+    free(k);
+    free(v);
+    free(y);
+}
+
+static void decodes(void)
+{
+    double copy = copy_rate();
+
+    printf("%-44s %24.0f GB/s\n", "copy, read and written", copy / 1e9);
+    decode("a token of 4096 x 256, 6 / 2 heads of 128", 6, 2, 128, 256, 4096,
+           copy);
+    decode("a token of 1 x 8192, 32 / 8 heads of 128", 32, 8, 128, 8192, 1,
+           copy);
+}
+
 static void products(void)
 {
     product("q of 7B: 2048 rows, 4096 x 4096", 2048, 4096, 4096, false);
@@ -259,5 +347,6 @@ int main(int argc, char **argv)
               4096, 1, 0);
     attention("attention 256, 8 / 4 heads, soft cap, 4 x 2048", 8, 4, 256, 256,
               0, 2048, 4, 50);
+    decodes();
     return 0;
 }

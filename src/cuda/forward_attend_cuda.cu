@@ -1,8 +1,8 @@
 /* forward_attend_cuda.cu - attention of a batch of sequences: head norms and
- * rotary embedding in place, then softmax attention, on tensor cores for the
- * sizes that forward_attend_wgmma_cuda.cu or _mma_cuda.cu has, else, and with
- * soft caps or sinks, by the plain kernel here, with a block of threads per
- * query and head. */
+ * rotary embedding in place, then softmax attention: of one new token a sequence
+ * by forward_attend_decode_cuda.cu, on tensor cores for the sizes that
+ * forward_attend_wgmma_cuda.cu or _mma_cuda.cu has, else, and with soft caps or
+ * sinks, by the plain kernel here, with a block of threads per query and head. */
 #include "cuda/forward_internal.cuh"
 
 #include <stdlib.h>
@@ -350,6 +350,8 @@ int forward_attend(struct cuda_context *c, const struct forward_attend *a,
     k.cap = a->cap;
     k.sinks = a->sinks;
     /* a token of each sequence has no rows for the tensor cores */
+    if (attend_decode_takes(a))
+        return attend_decode(c, a, &k, e);
     if (a->cap <= 0 && !a->sinks && !a->each && attend_mma_takes(c, a))
         return attend_wgmma_takes(c, a) ? attend_wgmma(c, a, &k, e) :
                                           attend_mma(c, &k, e);

@@ -11,9 +11,9 @@ typedef __nv_bfloat16 bf16;
 
 /* The forward pass's buffers: sums of products, x widened to f32, what a router
  * works with, the table of rows of the last forward_attend(), a counter of its jobs,
- * and what linear attention works with.  One per process. */
+ * its parts, and what linear attention works with.  One per process. */
 struct forward_state {
-    struct device_buffer sums, widened, routed, table, taken, recurs;
+    struct device_buffer sums, widened, routed, table, taken, parts, recurs;
     void *table_host; /* copy of the table's content */
     size_t table_bytes;
 };
@@ -195,7 +195,7 @@ struct attend_args {
     void *out;
     const struct attend_block *block;
     int blocks, heads;
-    /* of the plain kernel alone, as in struct forward_attend */
+    /* not of those on tensor cores; as in struct forward_attend */
     int chunk;
     float cap;
     const float *sinks;
@@ -214,5 +214,11 @@ bool attend_wgmma_takes(struct cuda_context *c, const struct forward_attend *a);
 /* k: a's arguments.  E_TEMP, E_DEVICE. */
 int attend_wgmma(struct cuda_context *c, const struct forward_attend *a,
                  const struct attend_args *k, struct err *e);
+/* Whether attend_decode() takes a call: one new row of each sequence, behind those of
+ * its cache, whose rows of heads consist of whole packs. */
+bool attend_decode_takes(const struct forward_attend *a);
+/* k: a's arguments.  E_TEMP, E_DEVICE. */
+int attend_decode(struct cuda_context *c, const struct forward_attend *a,
+                  const struct attend_args *k, struct err *e);
 
 #endif

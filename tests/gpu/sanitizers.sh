@@ -21,7 +21,7 @@ for test in "$tests"/test_gpu_*; do
     name=${test##*/}
     [[ $name != *.* ]] || continue
     check memcheck "$name" 2 & # of test_gpu_refined two cases
-    case $name in *_block | *_ragged | *_grid | *_pack | *_recur) check racecheck "$name" 2 & ;; esac
+    case $name in *_block | *_ragged | *_grid | *_pack | *_recur | *_decode) check racecheck "$name" 2 & ;; esac
 done
 wait
 if grep -qvxE '0|77' "$out"/*.rc; then
