@@ -137,6 +137,28 @@ static int fake_mlp(struct cuda_context *c, const struct backward_mlp *a,
     return rc;
 }
 
+/* One expert after the other. */
+static int fake_experts_back(struct cuda_context *c,
+                             const struct backward_experts *a, struct err *e)
+{
+    if (OWN("experts back", { a->row, 2 * a->tokens * a->top_k }) < 0)
+        return e->code;
+    for (int64_t k = 0; k < a->experts; k++) {
+        struct backward_mlp one = a->of;
+
+        one.rows = a->first[k + 1] - a->first[k];
+        one.token += a->first[k];
+        one.weight += a->first[k];
+        for (int i = 0; i < MLP_LINEARS; i++) {
+            one.w[i] = a->w[i][k];
+            one.weights[i] = a->weights[i][k];
+        }
+        if (one.rows && fake_mlp(c, &one, e) < 0)
+            return e->code;
+    }
+    return 0;
+}
+
 static int fake_gates(struct cuda_context *c, const float *in, const float *w,
                       int64_t rows, int64_t n, float *weight, struct err *e)
 {
@@ -192,6 +214,7 @@ const struct backward_table forge_backward_table = {
     .norm = fake_norm,
     .weights = fake_weights,
     .mlp = fake_mlp,
+    .experts = fake_experts_back,
     .gates = fake_gates,
     .attend = fake_attend_back,
     .latent = fake_latent,

@@ -286,6 +286,64 @@ static int fake_add_share(struct cuda_context *c, const struct forward_rows *r,
     return experts_add_share(&m, &x, r->top_k, share, reference, own, to, e);
 }
 
+/* The rows of one expert, in memory of the device: in [n, h], mid [n, width], out [n, h],
+ * squares [n]. */
+static int run_expert(struct cuda_context *c, const struct forward_experts *a,
+                      int64_t k, char *const room[4], struct err *e)
+{
+    int64_t n = a->first[k + 1] - a->first[k];
+    const struct forward_rows rows = {
+        DT_BF16, n, a->h, a->top_k, a->slot + a->first[k], a->by
+    };
+    const struct forward_product mid = { .dtype = DT_BF16,
+                                         .rows = n,
+                                         .n = a->width,
+                                         .depth = a->h,
+                                         .x = room[0],
+                                         .w = a->w[0][k],
+                                         .second = a->w[1][k],
+                                         .out = room[1],
+                                         .gating = a->gating };
+    const struct forward_product out = { .dtype = DT_BF16,
+                                         .rows = n,
+                                         .n = a->h,
+                                         .depth = a->width,
+                                         .x = room[1],
+                                         .w = a->w[2][k],
+                                         .out = room[2] };
+
+    return !n ? 0 :
+           fake_gather(c, &rows, room[0], a->in, e) < 0 ||
+                   fake_product(c, &mid, e) < 0 ||
+                   fake_product(c, &out, e) < 0 ||
+                   fake_scatter(c, &rows, a->sum, a->weight, room[2],
+                                (double *)(void *)room[3], e) < 0 ?
+                e->code :
+                0;
+}
+
+/* One expert after the other. */
+static int fake_experts(struct cuda_context *c, const struct forward_experts *a,
+                        struct err *e)
+{
+    int64_t rows = a->first[a->experts];
+    const size_t bytes[] = { bytes_of(DT_BF16, rows, a->h),
+                             bytes_of(DT_BF16, rows, a->width),
+                             bytes_of(DT_BF16, rows, a->h), (size_t)rows * 8 };
+    void *room[4] = { NULL };
+    bool spilled;
+    int rc =
+        fake_must_own(a->row, (size_t)(a->tokens * a->top_k) * 8, "experts", e);
+
+    for (int i = 0; i < 4 && rc >= 0; i++)
+        rc = fake_alloc(c, &room[i], bytes[i] + 1, true, &spilled, e);
+    for (int64_t k = 0; k < a->experts && rc >= 0; k++)
+        rc = run_expert(c, a, k, (char *const *)(void *)room, e);
+    for (int i = 0; i < 4; i++)
+        fake_release(c, room[i]);
+    return rc;
+}
+
 static int fake_finite(struct cuda_context *c, enum dtype t, const void *x,
                        int64_t n, bool *yes, struct err *e)
 {
@@ -332,6 +390,7 @@ const struct forward_table forge_forward_table = {
     .subtract = fake_subtract,
     .gather = fake_gather,
     .scatter = fake_scatter,
+    .experts = fake_experts,
     .add_share = fake_add_share,
     .finite = fake_finite,
 };

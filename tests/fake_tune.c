@@ -89,8 +89,8 @@ static int fake_values(struct cuda_context *c, const struct tune_module *m,
     return 0;
 }
 
-static int fake_step(struct cuda_context *c, const struct tune_module *m,
-                     float rate, const float back[2], struct err *e)
+static int step_one(struct cuda_context *c, const struct tune_module *m,
+                    float rate, const float back[2], struct err *e)
 {
     if (own(m, e) < 0 || fake_must_own(m->g, numbers(m), "step", e) < 0 ||
         fake_must_own(m->first, numbers(m), "step", e) < 0 ||
@@ -105,6 +105,15 @@ static int fake_step(struct cuda_context *c, const struct tune_module *m,
                    (sqrtf(m->second[i] / back[1]) + 1e-12F);
     }
     return fake_values(c, m, e);
+}
+
+static int fake_step(struct cuda_context *c, const struct tune_module *m,
+                     int64_t n, float rate, const float back[2], struct err *e)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (step_one(c, &m[i], rate, back, e) < 0)
+            return e->code;
+    return 0;
 }
 
 __attribute__((visibility("default")))

@@ -7,9 +7,10 @@
  *     gQ = scale gS K    gK = scale gSᵀ Q
  *
  * Sequences of equal length that follow each other run together, queries in blocks, so
- * that at most GRADIENT_SCORES bytes of S and gS exist; all products of a block are
- * batched over the sequences and the heads of keys, and the query heads that share one
- * follow each other, so that sums have an order. */
+ * that at most GRADIENT_SCORES bytes of S and gS exist.  Heads are put one behind the
+ * other, so that all products of a block are one batch over the sequences and the heads
+ * of keys.  The query heads that share one are rows of the same matrix where a block has
+ * all queries; else they follow each other, so that sums have an order. */
 #include "cuda/backward_internal.cuh"
 
 enum {
@@ -22,7 +23,7 @@ enum {
 
 struct rotation {
     float *x; /* [rows, heads * dim]: what was turned; gets its gradient */
-    float *y; /* [rows, heads * dim]: the result; its gradient */
+    float *y; /* [sequences, heads, n, dim]: the result; its gradient */
     int heads, dim, at, rotary;
     bool pairs;
     const float *norm, *cs;
@@ -31,12 +32,22 @@ struct rotation {
     int n;           /* rows of a sequence */
 };
 
+/* Where head i % heads of row i / heads begins behind the others of its sequence. */
+static __device__ __forceinline__ int64_t head_at(int64_t i, int heads,
+                                                  int64_t n, int64_t dim)
+{
+    int64_t row = i / heads;
+
+    return ((row / n * heads + i % heads) * n + row % n) * dim;
+}
+
 /* y = x normed and turned: a warp for each row and head. */
 static __global__ void turn_kernel(struct rotation t, int64_t all)
 {
     __shared__ float room[ROTATORS][DIMS];
     int64_t i = (int64_t)blockIdx.x * ROTATORS + threadIdx.y;
-    float *x = room[threadIdx.y], *y = t.y + i * t.dim, sum = 0;
+    float *x = room[threadIdx.y], sum = 0;
+    float *y = t.y + head_at(i, t.heads, t.n, t.dim);
     int lane = threadIdx.x, half = t.rotary / 2;
     int64_t position = i / t.heads % t.n;
     const float *cs = t.cs + position * t.rotary;
@@ -77,7 +88,8 @@ static __global__ void turn_back_kernel(struct rotation t, int64_t all)
     int64_t i = (int64_t)blockIdx.x * ROTATORS + threadIdx.y;
     float *g = room[threadIdx.y], *x = t.x + i * t.dim;
     int64_t position = i / t.heads % t.n;
-    const float *y = t.y + i * t.dim, *cs = t.cs + position * t.rotary;
+    const float *y = t.y + head_at(i, t.heads, t.n, t.dim);
+    const float *cs = t.cs + position * t.rotary;
     int lane = threadIdx.x, half = t.rotary / 2;
     double squares = 0, dot = 0, r;
     float by = t.by ? t.by[position] : 1;
@@ -124,6 +136,23 @@ static int turn(struct cuda_context *c, const struct rotation *t, int64_t rows,
         turn_kernel<<<(unsigned)blocks, threads, 0, c->stream>>>(*t, all);
     LAUNCHED();
     return 0;
+}
+
+/* y[sequences, heads, n, dim] = x[rows, heads * dim], or back: the reverse; `all`
+ * numbers. */
+static __global__ void __launch_bounds__(ROW)
+    part_kernel(float *x, float *y, int heads, int64_t n, int64_t dim,
+                int64_t all, bool back)
+{
+    EACH(i, all)
+    {
+        int64_t at = head_at(i / dim, heads, n, dim) + i % dim;
+
+        if (back)
+            x[i] = y[at];
+        else
+            y[at] = x[i];
+    }
 }
 
 /* ---- softmax ---- */
@@ -187,26 +216,28 @@ static __global__ void __launch_bounds__(ROW)
 
 struct sequence {
     const struct backward_attend *a;
-    int64_t row, n;      /* first row; rows of a sequence */
-    int64_t count;       /* of them */
-    float *q, *k;        /* [count, n, heads * d], [count, n, kv * d]: turned */
-    float *gq, *gk, *gv; /* gradients with respect to them, and to v */
+    int64_t row, n; /* first row; rows of a sequence */
+    int64_t count;  /* of them */
+    float *q, *k, *v,
+        *go; /* [count, heads or kv, n, d or v_dim], q and k turned */
+    float *gq, *gk, *gv; /* gradients with respect to q, k and v */
     float *p, *gs;       /* [count, heads, block, n] */
     int64_t block;       /* queries of a block */
 };
 
-/* One of the products over all heads of keys and all sequences, whose rows of A, B and C
- * are apart_a, apart_b, apart_c numbers apart. */
+/* One of the products over all heads of keys and all sequences. */
 static int over_heads(struct cuda_context *c, const struct sequence *s,
-                      struct backward_product p, int64_t apart_a,
-                      int64_t apart_b, int64_t apart_c, struct err *e)
+                      struct backward_product p, struct err *e)
 {
-    p.count = (int)s->a->n_kv_heads;
-    p.outer = (int)s->count;
-    p.apart_a = apart_a;
-    p.apart_b = apart_b;
-    p.apart_c = apart_c;
+    p.count = (int)(s->a->n_kv_heads * s->count);
+    p.rounded = s->a->rounded;
     return backward_multiply(c, p, e);
+}
+
+/* How many query heads of a head of keys are one matrix. */
+static int64_t heads_together(const struct sequence *s, int64_t rows)
+{
+    return rows == s->n ? s->a->n_heads / s->a->n_kv_heads : 1;
 }
 
 /* Scores and their gradients of queries first..first+rows-1, and what follows of
@@ -215,43 +246,36 @@ static int scores(struct cuda_context *c, const struct sequence *s,
                   int64_t first, int64_t rows, struct err *e)
 {
     const struct backward_attend *a = s->a;
-    int64_t kv = a->n_kv_heads, group = a->n_heads / kv, d = a->head_dim;
+    int64_t group = a->n_heads / a->n_kv_heads, d = a->head_dim;
     int64_t v = a->v_dim, keys = first + rows, plane = rows * s->n;
-    int64_t ldo = a->n_heads * v, planes = a->n_heads * plane;
-    const float *go = a->go + (s->row + first) * ldo;
+    int64_t together = heads_together(s, rows);
 
-    for (int64_t i = 0; i < group; i++) {
+    for (int64_t i = 0; i < group; i += together) {
         struct backward_product p = {};
         int rc;
 
         p.tb = true;
-        p.m = rows;
+        p.m = together * rows;
         p.n = keys;
-        p.k = d;
+        p.k = p.lda = p.ldb = d;
         p.alpha = a->scale;
-        p.a = s->q + first * a->n_heads * d + i * d;
-        p.lda = a->n_heads * d;
-        p.stride_a = group * d;
+        p.a = s->q + (i * s->n + first) * d;
+        p.stride_a = group * s->n * d;
         p.b = s->k;
-        p.ldb = kv * d;
-        p.stride_b = d;
+        p.stride_b = s->n * d;
         p.c = s->p + i * plane;
         p.ldc = s->n;
         p.stride_c = group * plane;
-        if ((rc = over_heads(c, s, p, s->n * a->n_heads * d, s->n * kv * d,
-                             planes, e)) < 0)
+        if ((rc = over_heads(c, s, p, e)) < 0)
             return rc;
-        p.k = v;
+        p.k = p.lda = p.ldb = v;
         p.alpha = 1;
-        p.a = go + i * v;
-        p.lda = ldo;
-        p.stride_a = group * v;
-        p.b = a->v + s->row * kv * v;
-        p.ldb = kv * v;
-        p.stride_b = v;
+        p.a = s->go + (i * s->n + first) * v;
+        p.stride_a = group * s->n * v;
+        p.b = s->v;
+        p.stride_b = s->n * v;
         p.c = s->gs + i * plane;
-        if ((rc = over_heads(c, s, p, s->n * ldo, s->n * kv * v, planes, e)) <
-            0)
+        if ((rc = over_heads(c, s, p, e)) < 0)
             return rc;
     }
     softmax_kernel<<<dim3((unsigned)rows, (unsigned)a->n_heads,
@@ -268,59 +292,62 @@ static int gradients(struct cuda_context *c, const struct sequence *s,
                      int64_t first, int64_t rows, struct err *e)
 {
     const struct backward_attend *a = s->a;
-    int64_t kv = a->n_kv_heads, group = a->n_heads / kv, d = a->head_dim;
+    int64_t group = a->n_heads / a->n_kv_heads, d = a->head_dim;
     int64_t v = a->v_dim, keys = first + rows, plane = rows * s->n;
-    int64_t ldq = a->n_heads * d, ldo = a->n_heads * v;
-    int64_t planes = a->n_heads * plane;
+    int64_t together = heads_together(s, rows);
 
-    for (int64_t i = 0; i < group; i++) {
+    for (int64_t i = 0; i < group; i += together) {
         struct backward_product p = {};
         int rc;
 
         p.ta = true;
         p.m = keys;
-        p.n = v;
-        p.k = rows;
+        p.k = together * rows;
+        p.n = p.ldb = p.ldc = v;
         p.alpha = 1;
         p.a = s->p + i * plane;
         p.lda = s->n;
         p.stride_a = group * plane;
-        p.b = a->go + (s->row + first) * ldo + i * v;
-        p.ldb = ldo;
-        p.stride_b = group * v;
+        p.b = s->go + (i * s->n + first) * v;
+        p.stride_b = group * s->n * v;
         p.beta = 1; /* they begin with zeros */
         p.c = s->gv;
-        p.ldc = kv * v;
-        p.stride_c = v;
-        if ((rc = over_heads(c, s, p, planes, s->n * ldo, s->n * kv * v, e)) <
-            0)
+        p.stride_c = s->n * v;
+        if ((rc = over_heads(c, s, p, e)) < 0)
             return rc;
-        p.n = d;
+        p.n = p.ldb = p.ldc = d;
         p.alpha = a->scale;
         p.a = s->gs + i * plane;
-        p.b = s->q + first * ldq + i * d;
-        p.ldb = ldq;
-        p.stride_b = group * d;
+        p.b = s->q + (i * s->n + first) * d;
+        p.stride_b = group * s->n * d;
         p.c = s->gk;
-        p.ldc = kv * d;
-        p.stride_c = d;
-        if ((rc = over_heads(c, s, p, planes, s->n * ldq, s->n * kv * d, e)) <
-            0)
+        p.stride_c = s->n * d;
+        if ((rc = over_heads(c, s, p, e)) < 0)
             return rc;
         p.ta = false;
-        p.m = rows;
+        p.m = together * rows;
         p.k = keys;
         p.b = s->k;
-        p.ldb = kv * d;
-        p.stride_b = d;
+        p.stride_b = s->n * d;
         p.beta = 0;
-        p.c = s->gq + first * ldq + i * d;
-        p.ldc = ldq;
-        p.stride_c = group * d;
-        if ((rc = over_heads(c, s, p, planes, s->n * kv * d, s->n * ldq, e)) <
-            0)
+        p.c = s->gq + (i * s->n + first) * d;
+        p.stride_c = group * s->n * d;
+        if ((rc = over_heads(c, s, p, e)) < 0)
             return rc;
     }
+    return 0;
+}
+
+/* Heads of x, the rows of the sequences, one behind the other in y; or back. */
+static int part_heads(struct cuda_context *c, const struct sequence *s,
+                      const float *x, float *y, int64_t heads, bool back,
+                      struct err *e)
+{
+    int64_t dim = s->a->v_dim, all = s->count * s->n * heads * dim;
+
+    part_kernel<<<blocks_for(all), ROW, 0, c->stream>>>(
+        (float *)x + s->row * heads * dim, y, (int)heads, s->n, dim, all, back);
+    LAUNCHED();
     return 0;
 }
 
@@ -352,7 +379,9 @@ static int run(struct cuda_context *c, const struct sequence *s, struct err *e)
     int rc;
 
     if ((rc = turn(c, &q, all, false, e)) < 0 ||
-        (rc = turn(c, &k, all, false, e)) < 0)
+        (rc = turn(c, &k, all, false, e)) < 0 ||
+        (rc = part_heads(c, s, a->v, s->v, a->n_kv_heads, false, e)) < 0 ||
+        (rc = part_heads(c, s, a->go, s->go, a->n_heads, false, e)) < 0)
         return rc;
     CUDA_TRY(cudaMemsetAsync(s->gk, 0, keys * (size_t)d, c->stream));
     CUDA_TRY(cudaMemsetAsync(s->gv, 0, keys * (size_t)v, c->stream));
@@ -368,10 +397,7 @@ static int run(struct cuda_context *c, const struct sequence *s, struct err *e)
     if ((rc = turn(c, &q, all, true, e)) < 0 ||
         (rc = turn(c, &k, all, true, e)) < 0)
         return rc;
-    CUDA_TRY(cudaMemcpyAsync(a->v + s->row * a->n_kv_heads * v, s->gv,
-                             keys * (size_t)v, cudaMemcpyDeviceToDevice,
-                             c->stream));
-    return 0;
+    return part_heads(c, s, a->v, s->gv, a->n_kv_heads, true, e);
 }
 
 /* Queries of a block: whole sequences where their scores fit. */
@@ -405,7 +431,7 @@ int backward_attend(struct cuda_context *c, const struct backward_attend *a,
 {
     struct backward_state *b = backward_state();
     int64_t q = a->n_heads * a->head_dim, k = a->n_kv_heads * a->head_dim,
-            v = a->n_kv_heads * a->v_dim;
+            v = a->n_kv_heads * a->v_dim, o = a->n_heads * a->v_dim;
 
     if (a->head_dim > DIMS)
         return err_set(e, E_CONFIG, "cuda: heads of %lld: want %d at most",
@@ -421,9 +447,10 @@ int backward_attend(struct cuda_context *c, const struct backward_attend *a,
         all = s.count * s.n;
         s.block = block_of(s.count * a->n_heads, s.n);
         plane = s.count * a->n_heads * s.block * s.n;
-        if ((rc = buffer_need(
-                 c, &b->work,
-                 (size_t)(all * (2 * q + 2 * k + v)) * sizeof(float), e)) < 0 ||
+        if ((rc = buffer_need(c, &b->work,
+                              (size_t)(all * (2 * q + 2 * k + 2 * v + o)) *
+                                  sizeof(float),
+                              e)) < 0 ||
             (rc = buffer_need(c, &b->scores, 2 * (size_t)plane * sizeof(float),
                               e)) < 0)
             return rc;
@@ -431,7 +458,9 @@ int backward_attend(struct cuda_context *c, const struct backward_attend *a,
         s.k = s.q + all * q;
         s.gq = s.k + all * k;
         s.gk = s.gq + all * q;
-        s.gv = s.gk + all * k;
+        s.v = s.gk + all * k;
+        s.gv = s.v + all * v;
+        s.go = s.gv + all * v;
         s.p = (float *)b->scores.data;
         s.gs = s.p + plane;
         if ((rc = run(c, &s, e)) < 0)

@@ -11,7 +11,6 @@
 struct backward_state {
     struct device_buffer work, scores;
     struct device_buffer narrow, parts; /* operands of a product in bf16 */
-    struct device_buffer pointers;      /* to matrices of products */
 };
 struct backward_state *backward_state(void);
 enum { LINE = 128 }; /* numbers: operands begin at multiples */
@@ -34,14 +33,26 @@ struct backward_product {
     float *c;
     int64_t ldc, stride_c;
     int count;
-    /* The same `outer` times, apart_a, apart_b, apart_c numbers apart; 0: once. */
-    int outer;
-    int64_t apart_a, apart_b, apart_c;
-    bool rounded; /* with b16: A is rounded to bf16 */
+    bool rounded; /* with b16: A is rounded to bf16; without: A and B to TF32 */
 };
 int backward_multiply(struct cuda_context *c, const struct backward_product &p,
                       struct err *e);
 
+/* W of a linear or an MLP, and how its products are made. */
+struct backward_matrix {
+    const void *w;
+    bool bf16;    /* w is; or f32 */
+    bool rounded; /* then the other operand is rounded */
+    bool both;    /* or is of bf16, too */
+};
+/* y[rows, n] = x[rows, k] W, with W [k, n], or transposed [n, k]; added to y if
+ * `add`.  Rows are contiguous. */
+int backward_times(struct cuda_context *c, int64_t rows, const void *x,
+                   int64_t k, struct backward_matrix w, bool transposed,
+                   float *y, int64_t n, bool add, struct err *e);
+
+int backward_squares(struct cuda_context *c, const float *x, int64_t rows,
+                     int64_t n, float *to, struct err *e);
 int backward_narrow(struct cuda_context *c, enum dtype t, const float *x,
                     int64_t n, void *to, struct err *e);
 int backward_weights(struct cuda_context *c, const struct backward_weights *a,
@@ -49,6 +60,10 @@ int backward_weights(struct cuda_context *c, const struct backward_weights *a,
 /* The same, of g and x in bf16. */
 int backward_weights_bf16(struct cuda_context *c,
                           const struct backward_weights *a, struct err *e);
+int backward_mlp(struct cuda_context *c, const struct backward_mlp *a,
+                 struct err *e);
+int backward_experts(struct cuda_context *c, const struct backward_experts *a,
+                     struct err *e);
 int backward_attend(struct cuda_context *c, const struct backward_attend *a,
                     struct err *e);
 int backward_head(struct cuda_context *c, const struct backward_head *a,

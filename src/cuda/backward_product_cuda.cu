@@ -3,7 +3,7 @@
  * A product with weights that are bf16's is three on the tensor cores: each f32 number
  * of the other operand is the sum of three of bf16 (8 + 8 + 8 bits), and a product of
  * two bf16 is exact in f32.  They are added from the smallest part on.  Where it may be
- * rounded, it is one.  Other products are on the CUDA cores. */
+ * rounded, it is one.  Other products are on the CUDA cores, or in TF32. */
 #include "cuda/backward_internal.cuh"
 
 struct backward_state *backward_state(void)
@@ -65,40 +65,9 @@ static int multiply_parts(struct cuda_context *c,
     return rc;
 }
 
-/* Where the matrices of outer * count products begin: those of B, A and C. */
-static __global__ void pointers_kernel(struct backward_product p,
-                                       const float **to)
+static cublasComputeType_t precision(const struct backward_product &p)
 {
-    int i = (int)(blockIdx.x * ROW + threadIdx.x), all = p.outer * p.count;
-    int64_t outer = i / p.count, inner = i % p.count;
-
-    if (i >= all)
-        return;
-    to[i] = p.b + outer * p.apart_b + inner * p.stride_b;
-    to[all + i] = p.a + outer * p.apart_a + inner * p.stride_a;
-    to[2 * all + i] = p.c + outer * p.apart_c + inner * p.stride_c;
-}
-
-static int multiply_outer(struct cuda_context *c,
-                          const struct backward_product &p, cublasOperation_t b,
-                          cublasOperation_t a, struct err *e)
-{
-    struct device_buffer *room = &backward_state()->pointers;
-    int all = p.outer * p.count;
-    const float **at;
-    int rc = buffer_need(c, room, 3 * (size_t)all * sizeof(*at), e);
-
-    if (rc < 0)
-        return rc;
-    at = (const float **)room->data;
-    pointers_kernel<<<blocks_for(all), ROW, 0, c->stream>>>(p, at);
-    LAUNCHED();
-    BLAS_TRY(c->blas.gemm_pointers(
-        c->blas.handle, b, a, (int)p.n, (int)p.m, (int)p.k, &p.alpha,
-        (const void **)at, CUDA_R_32F, (int)p.ldb, (const void **)(at + all),
-        CUDA_R_32F, (int)p.lda, &p.beta, (void **)(at + 2 * all), CUDA_R_32F,
-        (int)p.ldc, all, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
-    return 0;
+    return p.rounded ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 }
 
 int backward_multiply(struct cuda_context *c, const struct backward_product &p,
@@ -116,18 +85,16 @@ int backward_multiply(struct cuda_context *c, const struct backward_product &p,
         return multiply_bf16(c, p, p.a16, p.beta, e);
     if (p.b16)
         return multiply_parts(c, p, e);
-    if (p.outer > 1)
-        return multiply_outer(c, p, b, a, e);
     if (p.count > 1)
         BLAS_TRY(c->blas.gemm_batched(
             c->blas.handle, b, a, (int)p.n, (int)p.m, (int)p.k, &p.alpha, p.b,
             CUDA_R_32F, (int)p.ldb, p.stride_b, p.a, CUDA_R_32F, (int)p.lda,
             p.stride_a, &p.beta, p.c, CUDA_R_32F, (int)p.ldc, p.stride_c,
-            p.count, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+            p.count, precision(p), CUBLAS_GEMM_DEFAULT));
     else
         BLAS_TRY(c->blas.gemm(
             c->blas.handle, b, a, (int)p.n, (int)p.m, (int)p.k, &p.alpha, p.b,
             CUDA_R_32F, (int)p.ldb, p.a, CUDA_R_32F, (int)p.lda, &p.beta, p.c,
-            CUDA_R_32F, (int)p.ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+            CUDA_R_32F, (int)p.ldc, precision(p), CUBLAS_GEMM_DEFAULT));
     return 0;
 }

@@ -421,8 +421,8 @@ static int gather_rows(struct cuda_context *c, const struct forward_rows *r,
     return 0;
 }
 
-static int forward_gather(struct cuda_context *c, const struct forward_rows *r,
-                          void *to, const void *from, struct err *e)
+int forward_gather(struct cuda_context *c, const struct forward_rows *r,
+                   void *to, const void *from, struct err *e)
 {
     return r->rows ? BY_DTYPE(r->dtype, gather_rows, c, r, to, from, e) : 0;
 }
@@ -571,5 +571,6 @@ const struct forward_table forge_forward_table = {
     forward_pair,          forward_add,       forward_add_times,
     forward_predict,       forward_join,      forward_correct,
     forward_sparsify,      forward_subtract,  forward_gather,
-    forward_scatter,       forward_add_share, forward_finite,
+    forward_scatter,       forward_experts,   forward_add_share,
+    forward_finite,
 };

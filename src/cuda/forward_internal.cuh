@@ -13,7 +13,8 @@ typedef __nv_bfloat16 bf16;
  * works with, the table of rows of the last forward_attend(), a counter of its jobs,
  * its parts, and what linear attention works with.  One per process. */
 struct forward_state {
-    struct device_buffer sums, widened, routed, table, taken, parts, recurs;
+    struct device_buffer sums, widened, routed, table, taken, parts, recurs,
+        experts;
     void *table_host; /* copy of the table's content */
     size_t table_bytes;
 };
@@ -144,6 +145,10 @@ int forward_product(struct cuda_context *c, const struct forward_product *a,
                     struct err *e);
 int forward_pair(struct cuda_context *c, const struct forward_pair *a,
                  struct err *e);
+int forward_gather(struct cuda_context *c, const struct forward_rows *r,
+                   void *to, const void *from, struct err *e);
+int forward_experts(struct cuda_context *c, const struct forward_experts *a,
+                    struct err *e);
 int forward_sums(struct cuda_context *c, const struct forward_sums *a,
                  struct err *e);
 /* The sums of forward_sums(), a->y aside, on the device: *y [rows, n], until the

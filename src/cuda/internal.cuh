@@ -81,14 +81,6 @@ struct cuda_blas {
         long long stride_a, const void *b, cudaDataType, int ldb,
         long long stride_b, const void *beta, void *c, cudaDataType, int ldc,
         long long stride_c, int count, cublasComputeType_t, cublasGemmAlgo_t);
-    cublasStatus_t (*gemm_pointers)(cublasHandle_t, cublasOperation_t,
-                                    cublasOperation_t, int m, int n, int k,
-                                    const void *alpha, const void *const a[],
-                                    cudaDataType, int lda,
-                                    const void *const b[], cudaDataType,
-                                    int ldb, const void *beta, void *const c[],
-                                    cudaDataType, int ldc, int count,
-                                    cublasComputeType_t, cublasGemmAlgo_t);
     decltype(&cublasStrsm) trsm;
 };
 struct cuda_solver {

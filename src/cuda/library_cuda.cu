@@ -89,7 +89,6 @@ int need_blas(struct cuda_context *c, struct err *e)
         { "cublasSetStream_v2", (void **)&b->set_stream },
         { "cublasGemmEx", (void **)&b->gemm },
         { "cublasGemmStridedBatchedEx", (void **)&b->gemm_batched },
-        { "cublasGemmBatchedEx", (void **)&b->gemm_pointers },
         { "cublasStrsm_v2", (void **)&b->trsm },
     };
     int rc;

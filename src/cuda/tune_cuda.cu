@@ -3,6 +3,8 @@
 #include "cuda/forward_internal.cuh"
 #include "tune/tune_table.h"
 
+#include <stdlib.h>
+
 struct job {
     struct tune_module m;
     const float *scales; /* of exponents */
@@ -44,12 +46,14 @@ static __global__ void __launch_bounds__(ROW)
     store_value<T>(j, i, meta_at(j, i));
 }
 
+/* Grid: blocks of the largest linear, linears. */
 template <class T>
 static __global__ void __launch_bounds__(ROW)
-    step_kernel(const struct job j, int64_t n, float rate, float back1,
-                float back2)
+    step_kernel(const struct job *list, float rate, float back1, float back2)
 {
-    EACH(i, n)
+    const struct job j = list[blockIdx.y];
+
+    EACH(i, j.m.rows * j.m.cols)
     {
         uint32_t meta = meta_at(j, i);
         float g = __fmul_rn(j.m.g[i], scale_of(j, meta));
@@ -87,13 +91,13 @@ static int run_values(struct cuda_context *c, const struct job &j,
 }
 
 template <class T>
-static int run_step(struct cuda_context *c, const struct job &j, float rate,
-                    const float back[2], struct err *e)
+static int run_step(struct cuda_context *c, const struct job *list, int64_t n,
+                    int64_t largest, float rate, const float back[2],
+                    struct err *e)
 {
-    int64_t n = j.m.rows * j.m.cols;
-
     step_kernel<T>
-        <<<blocks_for(n), ROW, 0, c->stream>>>(j, n, rate, back[0], back[1]);
+        <<<dim3(blocks_for(largest), (unsigned)n), ROW, 0, c->stream>>>(
+            list, rate, back[0], back[1]);
     LAUNCHED();
     return 0;
 }
@@ -107,13 +111,38 @@ static int tune_values(struct cuda_context *c, const struct tune_module *m,
     return rc < 0 ? rc : BY_DTYPE(m->dtype, run_values, c, j, e);
 }
 
-static int tune_step(struct cuda_context *c, const struct tune_module *m,
-                     float rate, const float back[2], struct err *e)
+static int step_list(struct cuda_context *c, const struct tune_module *m,
+                     struct job *list, int64_t n, float rate,
+                     const float back[2], struct err *e)
 {
-    struct job j;
-    int rc = job_of(c, m, &j, e);
+    struct device_buffer *room = &c->steps;
+    size_t bytes = (size_t)n * sizeof(*list);
+    int64_t largest = 0;
+    int rc = buffer_need(c, room, bytes, e);
 
-    return rc < 0 ? rc : BY_DTYPE(m->dtype, run_step, c, j, rate, back, e);
+    for (int64_t i = 0; i < n && rc >= 0; i++) {
+        int64_t size = m[i].rows * m[i].cols;
+
+        largest = size > largest ? size : largest;
+        rc = job_of(c, &m[i], &list[i], e);
+    }
+    if (rc >= 0)
+        rc = upload(c, room->data, list, bytes, e);
+    return rc < 0 ?
+               rc :
+               BY_DTYPE(m->dtype, run_step, c, (const struct job *)room->data,
+                        n, largest, rate, back, e);
+}
+
+static int tune_step(struct cuda_context *c, const struct tune_module *m,
+                     int64_t n, float rate, const float back[2], struct err *e)
+{
+    struct job *list =
+        (struct job *)mem_alloc((size_t)n * sizeof(*list), "codes", e);
+    int rc = list ? step_list(c, m, list, n, rate, back, e) : e->code;
+
+    free(list);
+    return rc;
 }
 
 extern "C" __attribute__((visibility("default")))

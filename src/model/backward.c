@@ -23,6 +23,7 @@ static int use(struct model *m, struct cuda_context *c, const char *what,
     m->on = on;
     m->context = c;
     m->back = t.functions;
+    m->back_bytes = gradient_device_bytes(&m->config, m->size);
     return 0;
 }
 
@@ -39,12 +40,11 @@ int backward_use_device(struct model *m, const char *what, double need,
 
 int backward_spare_bytes(const struct model *m, size_t *n, struct err *e)
 {
-    double need = gradient_device_bytes(&m->config, m->size);
     size_t room;
 
     if (m->on->room(m->context, &room, e) < 0)
         return e->code;
-    *n = need < (double)room ? room - (size_t)need : 0;
+    *n = m->back_bytes < (double)room ? room - (size_t)m->back_bytes : 0;
     return 0;
 }
 

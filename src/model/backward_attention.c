@@ -481,6 +481,7 @@ static int attend(const struct attention_back *a, const int64_t *first,
         .q = y_of(a, queries(a)),
         .k = y_of(a, PART_K),
         .v = y_of(a, PART_V),
+        .rounded = rounded(a->n),
     };
 
     return model_angles(m, a->layer, longest, &j.cs, &j.rotary, e) < 0 ||

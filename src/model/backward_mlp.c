@@ -289,7 +289,8 @@ static int run_part(struct pass *s, const struct part *p, struct err *e)
 struct experts {
     struct read_ahead ahead;
     struct pass *s;
-    int64_t *first; /* [experts + 1]: of each in `token` and `weight` */
+    int64_t *first;  /* [experts + 1]: of each in `token` and `weight` */
+    int64_t *choice; /* of each, in the routing */
     int64_t *token; /* the host's, as weight; the pass's are where layers run */
     float *weight;
     struct mlp item[READERS];
@@ -302,9 +303,10 @@ static int sort_tokens(struct experts *x, struct err *e)
     int64_t n = r->n * r->top_k, experts = x->ahead.turns;
 
     x->first = mem_zero((size_t)experts + 2, sizeof(*x->first), "experts", e);
+    x->choice = mem_zero((size_t)n + 1, sizeof(*x->choice), "experts", e);
     x->token = mem_zero((size_t)n + 1, sizeof(*x->token), "experts", e);
     x->weight = mem_zero((size_t)n + 1, sizeof(*x->weight), "experts", e);
-    if (!x->first || !x->token || !x->weight)
+    if (!x->first || !x->choice || !x->token || !x->weight)
         return e->code;
     for (int64_t i = 0; i < n; i++)
         x->first[r->experts[i] + 2] += of[i] != 0;
@@ -314,6 +316,7 @@ static int sort_tokens(struct experts *x, struct err *e)
         if (of[i] != 0) {
             int64_t at = x->first[r->experts[i] + 1]++;
 
+            x->choice[at] = i;
             x->token[at] = i / r->top_k;
             x->weight[at] = of[i];
         }
@@ -394,6 +397,98 @@ static int place_tokens(const struct experts *x, struct err *e)
                0;
 }
 
+/* ---- all experts in one call ---- */
+
+/* Linear i of an expert. */
+static void linear_of(const struct pass *s, int64_t expert, int64_t i,
+                      struct linear *l)
+{
+    const struct model_config *c = &s->m->config;
+
+    model_linear(c, s->layer,
+                 model_linear_common(c, s->layer) + MLP_LINEARS * expert + i,
+                 l);
+}
+
+/* w and to, [MLP_LINEARS, experts]: weights, and gradients with respect to them.  1; 0: a
+ * linear has a bias, or is not tuned. */
+static int list_weights(const struct pass *s, int64_t experts, const void **w,
+                        float **to, struct err *e)
+{
+    struct linear l;
+
+    for (int64_t i = 0; i < experts; i++)
+        for (int64_t k = 0; k < MLP_LINEARS; k++) {
+            linear_of(s, i, k, &l);
+            w[k * experts + i] = model_tuned_there(s->m, l.module);
+            if (l.bias || !w[k * experts + i])
+                return 0;
+            if (backward_tuned(s->m, &l, &to[k * experts + i], e) < 0)
+                return e->code;
+        }
+    return 1;
+}
+
+static int run_lists(const struct experts *x, const void **w, float **to,
+                     const int64_t *row, struct err *e)
+{
+    const struct pass *s = x->s;
+    const struct model *m = s->m;
+    int64_t experts = x->ahead.turns;
+    struct backward_experts a = { .of = { .rows = x->first[experts],
+                                          .h = s->h,
+                                          .width = m->config.moe.width,
+                                          .bf16 = true,
+                                          .token = s->token.p,
+                                          .weight = s->weight.p,
+                                          .in = s->in.p,
+                                          .g = s->g,
+                                          .gin = s->gin.p,
+                                          .gating = model_gating(m),
+                                          .weigh_inputs =
+                                              m->config.moe.weigh_inputs,
+                                          .rounded = true },
+                                  .experts = experts,
+                                  .tokens = s->n,
+                                  .top_k = s->routing->top_k,
+                                  .first = x->first,
+                                  .row = row };
+
+    for (int i = 0; i < MLP_LINEARS; i++) {
+        a.w[i] = w + i * experts;
+        a.weights[i] = to + i * experts;
+    }
+    return backward_of(m)->experts(m->context, &a, e);
+}
+
+/* Run them so on a GPU, if it has all their weights and their products are rounded.  1;
+ * 0: not. */
+static int run_together(const struct experts *x, struct err *e)
+{
+    const struct pass *s = x->s;
+    const struct model *m = s->m;
+    size_t n = (size_t)(MLP_LINEARS * x->ahead.turns);
+    const void **w = mem_zero(n, sizeof(*w), "experts", e);
+    float **to = mem_zero(n, sizeof(*to), "experts", e);
+    int64_t *row = NULL;
+    int rc = w && to ? 0 : e->code;
+
+    if (rc >= 0 && m->on && m->tuning && backward_bf16(m) && rounded(s->n) &&
+        s->h % 8 == 0 && m->config.moe.width % 8 == 0)
+        rc = list_weights(s, x->ahead.turns, w, to, e);
+    if (rc > 0)
+        rc = experts_place_rows(m, x->choice, x->first[x->ahead.turns],
+                                s->routing->n * s->routing->top_k, &row,
+                                e) < 0 ||
+                     run_lists(x, w, to, row, e) < 0 ?
+                 e->code :
+                 1;
+    model_free(m, row);
+    free(w);
+    free(to);
+    return rc;
+}
+
 static int run_experts(struct pass *s, struct err *e)
 {
     struct experts x = { .ahead = { .read = read_expert,
@@ -409,8 +504,11 @@ static int run_experts(struct pass *s, struct err *e)
     if (rc >= 0)
         rc = place_tokens(&x, e);
     if (rc >= 0)
+        rc = run_together(&x, e);
+    if (!rc)
         rc = run_all(&x, e);
     free(x.first);
+    free(x.choice);
     free(x.token);
     free(x.weight);
     return rc;

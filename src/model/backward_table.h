@@ -13,7 +13,7 @@
 #include "model/forward_table.h"
 
 #define BACKWARD_TABLE "forge_backward_table"
-enum { BACKWARD_TABLE_VERSION = 8 };
+enum { BACKWARD_TABLE_VERSION = 9 };
 
 /* y[rows, out] = x[rows, in] W^T + bias; back: y[rows, in] = x[rows, out] W,
  * which is added to y if `add`. */
@@ -80,6 +80,21 @@ struct backward_mlp {
     bool rounded; /* as in struct backward_linear and struct backward_weights */
 };
 
+/* The MLPs of a layer's experts, whose weights are all there, bf16: rows first[i]..first[i +
+ * 1]-1 of `of` are those of expert i.  h and width are multiples of 8. */
+struct backward_experts {
+    struct backward_mlp
+        of; /* rounded; rows: of all; w, bias, squares and weights are not
+                             * used */
+    int64_t experts, tokens, top_k;
+    const int64_t *first; /* the host's, [experts + 1] */
+    const int64_t *row;   /* [tokens * top_k]: rows of each token, or -1 */
+    /* The host's lists [experts]: W, and what the gradients with respect to it are added
+     * to, or NULL. */
+    const void *const *w[MLP_LINEARS];
+    float *const *weights[MLP_LINEARS];
+};
+
 /* Head norms, RoPE and causal softmax attention of each sequence: from
  * go[rows, n_heads * v_dim], the gradient with respect to the attention's
  * output.  q [rows, n_heads * head_dim], k [rows, n_kv_heads * head_dim] and
@@ -97,6 +112,7 @@ struct backward_attend {
     const float *cs; /* [positions, rotary] */
     const float *go;
     float *q, *k, *v;
+    bool rounded; /* on a GPU: products by its TF32, numbers of 11 bits */
 };
 
 /* Latent attention: keys and values from kv_a's outputs a [rows, kv_lora +
@@ -167,6 +183,9 @@ struct backward_table {
                    struct err *e);
     int (*mlp)(struct cuda_context *c, const struct backward_mlp *a,
                struct err *e);
+    /* NULL in the CPU's table. */
+    int (*experts)(struct cuda_context *c, const struct backward_experts *a,
+                   struct err *e);
     /* weight[rows] = sigmoid(in[rows, n] w[n]), in double. */
     int (*gates)(struct cuda_context *c, const float *in, const float *w,
                  int64_t rows, int64_t n, float *weight, struct err *e);

@@ -35,4 +35,14 @@ void expert_readers_start(struct expert_readers *s, struct pass *x,
 MUST_CHECK int expert_readers_next(struct expert_readers *s, int64_t turn,
                                    struct expert **w, struct err *e);
 
+/* All experts of a layer in memory. */
+struct experts_kept {
+    int64_t n;
+    struct expert expert[];
+};
+
+/* Whether all experts can run in one call: on a device, bf16 weights that are kept there,
+ * sums alone wanted; and that call.  E_TEMP. */
+bool pass_runs_together(const struct pass *x);
+MUST_CHECK int pass_run_together(struct pass *x, struct err *e);
 #endif

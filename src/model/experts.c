@@ -155,11 +155,6 @@ static int run_given(struct pass *x, struct err *e)
 
 /* ---- all experts in memory ---- */
 
-struct experts_kept {
-    int64_t n;
-    struct expert expert[];
-};
-
 int experts_load(struct model *m, int64_t layer, struct experts_kept **out,
                  struct err *e)
 {
@@ -466,6 +461,8 @@ static int run(struct pass *x, struct err *e)
 
     if (pass_sort_tokens(x, e) < 0 || pass_count_tokens(x, e) < 0)
         return e->code;
+    if (pass_runs_together(x))
+        return pass_place_slots(x, e) < 0 ? e->code : pass_run_together(x, e);
     most = pass_most_tokens(x);
     part = most < EXPERT_PART ? most : EXPERT_PART;
     if (reserve(x, part, &x->in, &x->mid, e) < 0 ||

@@ -19,7 +19,7 @@
 #include "forge_w4a16.h"
 
 #define FORWARD_TABLE "forge_forward_table"
-enum { FORWARD_TABLE_VERSION = 10 };
+enum { FORWARD_TABLE_VERSION = 11 };
 
 /* RMS norm: out[rows, n] = w * x / rms(x) for rows of n elements, leading
  * dimension ld. */
@@ -258,6 +258,24 @@ struct forward_rows {
                           * copies */
 };
 
+/* A layer's experts, whose weights are all there, bf16: rows first[i]..first[i + 1]-1 are
+ * those of expert i.  h and width are multiples of 8. */
+struct forward_experts {
+    int64_t experts, tokens, top_k, h, width;
+    const int64_t *first; /* the host's, [experts + 1] */
+    const int64_t *slot;  /* [rows]: as in struct forward_rows */
+    const int64_t *row;   /* [tokens * top_k]: the row of each choice, or -1 */
+    /* Of gate and up [width, h], and of down [h, width], made by weight(); the host's
+     * lists [experts]. */
+    const void *const *w[3];
+    struct forward_gating gating;
+    const void *in;      /* [tokens, h], elements */
+    const float *by;     /* as in struct forward_rows */
+    const float *weight; /* [tokens * top_k] */
+    float
+        *sum; /* [tokens, h]: += weight * output, in the order of the experts */
+};
+
 /* The table.  Functions that return int: see device/plugin.h. */
 struct forward_table {
     uint32_t version;
@@ -352,6 +370,8 @@ struct forward_table {
     int (*scatter)(struct cuda_context *c, const struct forward_rows *r,
                    float *sum, const float *weight, const void *out,
                    double *squares, struct err *e);
+    int (*experts)(struct cuda_context *c, const struct forward_experts *a,
+                   struct err *e);
     /* to[row, n] = from[row, n] + share[slot] * (reference[token, n] -
      * x[token, n]); to may be from. */
     int (*add_share)(struct cuda_context *c, const struct forward_rows *r,

@@ -25,6 +25,7 @@ struct model {
     const struct forward_table *on;
     const struct backward_table *back; /* the backward pass there; NULL: the
                                         * CPU's */
+    double back_bytes;                 /* gradient_device_bytes(), with back */
     struct cuda_context *context;
     struct buffer angles[2]; /* copies of rope.cs and local_rope.cs on the
                               * device */

@@ -145,6 +145,12 @@ MUST_CHECK int experts_load(struct model *m, int64_t layer,
                             struct experts_kept **k, struct err *e);
 void experts_release(struct experts_kept *k); /* NULL is allowed */
 
+/* *to[choices], device memory to be released: the row of each choice, or -1, where row i
+ * is that of choice[i].  E_TEMP. */
+MUST_CHECK int experts_place_rows(const struct model *m, const int64_t *choice,
+                                  int64_t rows, int64_t choices, int64_t **to,
+                                  struct err *e);
+
 /* Arguments of experts_run(). */
 struct experts_pass {
     struct model *m;

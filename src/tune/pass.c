@@ -25,10 +25,9 @@ struct pass {
     /* On a device, as long as its memory is enough: [2 * layers], the original's at
      * 2 * i and the tuned at 2 * i + 1; NULL: not loaded */
     struct layer **kept;
-    struct experts_kept *
-        *experts;            /* [layers], the original's, in the same way */
-    struct choices *choices; /* [layers] */
-    int64_t changed;         /* pass_changed() */
+    struct experts_kept **experts; /* [2 * layers], in the same way */
+    struct choices *choices;       /* [layers] */
+    int64_t changed;               /* pass_changed() */
 };
 
 /* What the original's router said of all rows; zeroed: the layer has none. */
@@ -146,8 +145,8 @@ int pass_open(struct pass **out, struct model *m, const char *dir, int64_t rows,
     };
     p->kept = mem_zero((size_t)(2 * c->n_layers), sizeof(struct layer *),
                        "layers", e);
-    p->experts = mem_zero((size_t)c->n_layers, sizeof(struct experts_kept *),
-                          "layers", e);
+    p->experts = mem_zero((size_t)(2 * c->n_layers),
+                          sizeof(struct experts_kept *), "layers", e);
     p->choices =
         mem_zero((size_t)c->n_layers, sizeof(*p->choices), "layers", e);
     return p->kept && p->experts && p->choices && open_choices(p, e) >= 0 ?
@@ -161,7 +160,7 @@ void pass_close(struct pass *p)
         return;
     for (int64_t i = 0; p->kept && i < 2 * model_config(p->m)->n_layers; i++)
         layer_release(p->kept[i]);
-    for (int64_t i = 0; p->experts && i < model_config(p->m)->n_layers; i++)
+    for (int64_t i = 0; p->experts && i < 2 * model_config(p->m)->n_layers; i++)
         experts_release(p->experts[i]);
     for (int64_t i = 0; p->choices && i < model_config(p->m)->n_layers; i++) {
         routing_release(&p->choices[i].routing);
@@ -287,25 +286,25 @@ static int load_layer(struct pass *p, int64_t layer, bool tuned,
     return 0;
 }
 
-/* Load the original's experts, or take those that are kept: x->kept NULL: they are read
- * as they run, or tuned. */
+/* Load a layer's experts, or take those that are kept: x->kept NULL: they are read as
+ * they run. */
 static int load_experts(struct pass *p, int64_t layer, bool tuned,
                         struct mixture *x, struct err *e)
 {
     const struct model_config *c = model_config(p->m);
+    struct experts_kept **kept = &p->experts[2 * layer + tuned];
     double bytes = (double)model_layer_experts(c, layer) * 3 *
                    (double)c->moe.width * (double)c->hidden_size *
                    (double)p->size;
     size_t spare = 0;
 
-    if (tuned || !model_on_device(p->m))
+    if (!model_on_device(p->m))
         return 0;
-    if (!p->experts[layer] && backward_spare_bytes(p->m, &spare, e) < 0)
+    if (!*kept && backward_spare_bytes(p->m, &spare, e) < 0)
         return e->code;
-    if (bytes < (double)spare &&
-        experts_load(p->m, layer, &p->experts[layer], e) < 0)
+    if (bytes < (double)spare && experts_load(p->m, layer, kept, e) < 0)
         return e->code;
-    x->kept = p->experts[layer];
+    x->kept = *kept;
     return 0;
 }
 
@@ -351,7 +350,7 @@ int pass_forward(struct pass *p, const struct tuning *t,
     p->rows = 0;
     for (int64_t i = 0; i < n; i++)
         p->rows += length[i];
-    if (model_embed_there(p->m, ids, p->rows, before(p, 0), e) < 0)
+    if (!t && model_embed_there(p->m, ids, p->rows, before(p, 0), e) < 0)
         return e->code;
     for (int64_t i = 0; i < layers; i++)
         if (pass_layer(p, i, &call, e) < 0)

@@ -17,7 +17,7 @@ void pass_close(struct pass *p); /* NULL is allowed */
  * weights, of the pass of the original before, of the same sequences. */
 enum pass_routing { PASS_FREE, PASS_HELD };
 /* Run n sequences of length[i] tokens, which were checked, one behind the other in ids,
- * with weights that are tuned, or with the original's (t NULL).  *x [tokens, H], elements
+ * with the original's weights (t NULL), and then with weights that are tuned.  *x [tokens, H], elements
  * where layers run, until the next call: the stream behind the last layer.  Errors of
  * model_load_layer(). */
 MUST_CHECK int pass_forward(struct pass *p, const struct tuning *t,

@@ -7,7 +7,7 @@
 #include "device/plugin.h"
 
 #define TUNE_TABLE "forge_tune_table"
-enum { TUNE_TABLE_VERSION = 1 };
+enum { TUNE_TABLE_VERSION = 2 };
 
 /* Adam (Kingma, Ba 2015); epsilon is far below gradients, which are smaller the more
  * weights a model has. */
@@ -33,10 +33,10 @@ struct tune_table {
     /* w = the values of the codes nearest to v. */
     int (*values)(struct cuda_context *c, const struct tune_module *m,
                   struct err *e);
-    /* A step of Adam, and values(): rate: in steps of the grid; back: 1 - beta^step of
-     * both moments. */
-    int (*step)(struct cuda_context *c, const struct tune_module *m, float rate,
-                const float back[2], struct err *e);
+    /* A step of Adam, and values(), of n linears, the host's list, whose w are of the same
+     * type: rate: in steps of the grid; back: 1 - beta^step of both moments. */
+    int (*step)(struct cuda_context *c, const struct tune_module *m, int64_t n,
+                float rate, const float back[2], struct err *e);
 };
 
 #endif

@@ -20,6 +20,9 @@ struct tuned {
     size_t frames;
     struct tuned_module *module; /* sorted by name */
     size_t modules;
+    float *
+        gradients; /* where layers run, of all modules of a layer in order; NULL:
+                       * none since the last step */
 };
 
 static int by_name(const void *a, const void *b)
@@ -199,7 +202,6 @@ void tuned_close(struct tuned *t)
         return;
     for (size_t i = 0; i < t->modules; i++) {
         model_free(t->m, t->module[i].v);
-        model_free(t->m, t->module[i].g);
         if (t->table) {
             model_free(t->m, t->module[i].meta_there);
             model_free(t->m, t->module[i].w);
@@ -209,6 +211,7 @@ void tuned_close(struct tuned *t)
         free((void *)(uintptr_t)t->frame[i].data);
         free((void *)(uintptr_t)t->frame[i].modules);
     }
+    model_free(t->m, t->gradients);
     free(t->module);
     free(t->frame);
     free(t);
@@ -397,22 +400,40 @@ static const void *weights_there(void *ctx, const char *module)
     return m ? m->w : NULL;
 }
 
+/* Weights of the modules of a layer in front of module `end`; NULL: of all. */
+static size_t count_weights(const struct tuned *t, int64_t layer,
+                            const struct tuned_module *end)
+{
+    size_t n = 0;
+
+    for (const struct tuned_module *m = t->module;
+         m < t->module + t->modules && m != end; m++)
+        if (m->layer == layer)
+            n += (size_t)(m->rows * m->cols);
+    return n;
+}
+
 static int gradient(void *ctx, const char *module, int64_t rows, int64_t cols,
                     float **g, struct err *e)
 {
-    const struct tuned *t = ctx;
+    struct tuned *t = ctx;
     struct tuned_module *m = find(t, module);
     void *p;
 
+    (void)rows;
+    (void)cols;
     *g = NULL;
     if (!m)
         return 0;
-    if (!m->g) {
-        if (model_alloc(t->m, &p, (size_t)(rows * cols) * sizeof(float), false,
+    if (!t->gradients) {
+        if (model_alloc(t->m, &p,
+                        count_weights(t, m->layer, NULL) * sizeof(**g), false,
                         NULL, e) < 0)
-            return err_prefix(e, "%s", module);
-        m->g = p;
+            return err_prefix(e, "layer %lld", (long long)m->layer);
+        t->gradients = p;
     }
+    if (!m->g)
+        m->g = t->gradients + count_weights(t, m->layer, m);
     *g = m->g;
     return 0;
 }
@@ -454,24 +475,25 @@ static void step_rows(void *ctx, size_t begin, size_t end)
 int tuned_step(struct tuned *t, int64_t layer, float rate, int64_t step,
                struct err *e)
 {
+    const float back[2] = { (float)(1 - pow(TUNE_BETA1, (double)step)),
+                            (float)(1 - pow(TUNE_BETA2, (double)step)) };
+    int rc = t->table ? tuned_there_step(t->m, t->table, t->module, t->modules,
+                                         layer, rate, back, e) :
+                        0;
+
     for (size_t i = 0; i < t->modules; i++) {
         struct tuned_module *m = &t->module[i];
-        struct rows j = { .m = m,
-                          .rate = rate,
-                          .back = {
-                              (float)(1 - pow(TUNE_BETA1, (double)step)),
-                              (float)(1 - pow(TUNE_BETA2, (double)step)) } };
+        struct rows j = { .m = m, .rate = rate, .back = { back[0], back[1] } };
 
         if (m->layer != layer || !m->g)
             continue;
         if (!t->table)
             threads_for((size_t)m->rows, 16, step_rows, &j);
-        else if (tuned_there_step(t->m, t->table, m, rate, j.back, e) < 0)
-            return e->code;
-        model_free(t->m, m->g);
         m->g = NULL;
     }
-    return 0;
+    model_free(t->m, t->gradients);
+    t->gradients = NULL;
+    return rc;
 }
 
 /* ---- writing ---- */

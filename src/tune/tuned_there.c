@@ -56,12 +56,20 @@ int tuned_there_place(const struct model *on, const struct tune_table *table,
 }
 
 int tuned_there_step(const struct model *on, const struct tune_table *table,
-                     const struct tuned_module *m, float rate,
-                     const float back[2], struct err *e)
+                     const struct tuned_module *m, size_t n, int64_t layer,
+                     float rate, const float back[2], struct err *e)
 {
-    struct tune_module t = there(on, m);
+    struct tune_module *list = mem_alloc((n + 1) * sizeof(*list), "codes", e);
+    int64_t count = 0;
+    int rc = list ? 0 : e->code;
 
-    return table->step(device_gpu(), &t, rate, back, e);
+    for (size_t i = 0; i < n && list; i++)
+        if (m[i].layer == layer && m[i].g)
+            list[count++] = there(on, &m[i]);
+    if (count)
+        rc = table->step(device_gpu(), list, count, rate, back, e);
+    free(list);
+    return rc;
 }
 
 int tuned_there_fetch(const struct model *on, const struct tuned_module *m,

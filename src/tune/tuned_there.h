@@ -14,7 +14,8 @@ struct tuned_module {
     const uint32_t *meta; /* [rows, groups]; NULL: none came */
     /* Where layers run, [rows, cols] each, one block: the numbers, Adam's moments. */
     float *v, *first, *second;
-    float *g; /* [rows, cols]; NULL: no gradient since the last step */
+    float *
+        g; /* [rows, cols], in its layer's gradients; NULL: none since the last step */
     /* On a device: qmeta4, and the weights, elements, as v has them. */
     uint32_t *meta_there;
     void *w;
@@ -27,11 +28,13 @@ MUST_CHECK int tuned_there_place(const struct model *on,
                                  const struct tune_table *table,
                                  struct tuned_module *m, const float *v,
                                  struct err *e);
-/* A step of Adam with m->g; arguments as tune_table.step(). */
+/* A step of Adam of those of n linears that are of `layer` and have gradients; arguments
+ * as tune_table.step(). */
 MUST_CHECK int tuned_there_step(const struct model *on,
                                 const struct tune_table *table,
-                                const struct tuned_module *m, float rate,
-                                const float back[2], struct err *e);
+                                const struct tuned_module *m, size_t n,
+                                int64_t layer, float rate, const float back[2],
+                                struct err *e);
 /* *to [rows, cols] = numbers that are where layers run; free() it. */
 MUST_CHECK int tuned_there_fetch(const struct model *on,
                                  const struct tuned_module *m,

@@ -146,6 +146,22 @@ static inline void judge(const char *what, struct twin *t, double *right)
     drop(t);
 }
 
+/* Of the GPU alone; `most`: of the norm of what is right. */
+static inline void near(const char *what, struct twin *t, double *right,
+                        double most)
+{
+    float *x = room((size_t)t->n * 4);
+    double d;
+
+    OK(memory->get(gpu, x, t->there, (size_t)t->n * 4, e));
+    d = distance(x, right, t->n);
+    printf("  %-28s GPU %.2g of double\n", what, d);
+    CHECK(d < most);
+    free(x);
+    free(right);
+    drop(t);
+}
+
 /* Both sides are within `most` of each other; 0: to the bit. */
 static inline void same(const char *what, struct twin *t, double most)
 {

@@ -5,21 +5,6 @@
 #include "gradient.h"
 #include "tune/tune_table.h"
 
-/* Of the GPU alone; `most`: of the norm of what is right. */
-static void near(const char *what, struct twin *t, double *right, double most)
-{
-    float *x = room((size_t)t->n * 4);
-    double d;
-
-    OK(memory->get(gpu, x, t->there, (size_t)t->n * 4, e));
-    d = distance(x, right, t->n);
-    printf("  %-28s GPU %.2g of double\n", what, d);
-    CHECK(d < most);
-    free(x);
-    free(right);
-    drop(t);
-}
-
 /* ---- weights ---- */
 
 /* to[out, in] += gT x */
@@ -325,7 +310,7 @@ static void test_steps(const struct tune_table *tune, int64_t rows,
         right[i] = (double)v.host[i] -
                    0.3 * (u[i] / 0.19) / (sqrt(s[i] / 0.04) + 1e-12);
     }
-    OK(tune->step(gpu, &m, 0.3f, back_by, e));
+    OK(tune->step(gpu, &m, 1, 0.3f, back_by, e));
     OK(memory->get(gpu, w, m.w, (size_t)n * item, e));
     OK(memory->get(gpu, v.host, m.v, (size_t)n * 4, e));
     for (int64_t i = 0; i < n; i++) {

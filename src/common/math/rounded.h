@@ -6,7 +6,8 @@
 #include "common/math/blas.h"
 
 /* Let the tool's products of f32 be rounded: those of linears and of the head (forward,
- * backward and of weights' gradients), not routers' and attention's.  Before any. */
+ * backward and of weights' gradients), not routers'; attention's on a GPU alone, to its
+ * TF32.  Before any. */
 void rounded_set(bool on);
 /* Whether a product of so many tokens is rounded: of fewer, rounding weights takes longer
  * than it gains. */
