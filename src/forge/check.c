@@ -132,6 +132,7 @@ static int check_family(const struct job *j, struct err *e)
     bool cuda = !strcmp(j->device, "cuda");
     struct model_config c;
     const char *lacks;
+    double rate;
     int rc = model_config_read(&c, j->model, e);
 
     if (rc)
@@ -146,12 +147,13 @@ static int check_family(const struct job *j, struct err *e)
         rc = err_set(e, E_CONFIG,
                      "--tune: %s has %s, whose gradients are not supported",
                      c.family->model_type, lacks);
+    rate = tune_rate(c.hidden_size);
     if (!rc && j->tune &&
-        tune_reach(tune_rate(c.hidden_size), j->tune) < TUNE_REACH)
+        tune_reach(rate, j->tune) < TUNE_REACH * tuned_near(rate))
         warning("--tune %" PRId64 ": hardly a code will change; with %" PRId64
                 " inputs it takes some %.0f steps",
                 j->tune, c.hidden_size,
-                ceil(2 * TUNE_REACH / tune_rate(c.hidden_size)));
+                ceil(2 * TUNE_REACH * tuned_near(rate) / rate));
     lacks = model_device_lacks(&c, j->seqlen);
     if (!rc && cuda && lacks && j->method == METHOD_GPTQ)
         rc = err_set(e, E_DEVICE,

@@ -34,6 +34,7 @@ enum {
     PARTS_MAX = 128,
     TUNE_MAX = 1000000,
     TUNE_BATCH_MAX = 1024,
+    TUNE_FRESH = 4096,
     STEP_COST_AUTO = -1,
     STEP_COST_MAX = 1000000
 };
@@ -103,6 +104,15 @@ const char *job_packed_dir(const struct job *j, char dir[STAGE_DIR]);
 /* The layout that codes are packed in, and the word of --layout. */
 enum layout job_layout(const struct job *j);
 const char *job_layout_name(const struct job *j);
+/* Sequences of --tune, the text's and the model's own: each is in one step, or where they
+ * are more than TUNE_FRESH in two. */
+static inline int64_t job_tune_sequences(const struct job *j)
+{
+    int64_t all = j->tune * j->tune_batch, half = (all + 1) / 2;
+
+    return all < TUNE_FRESH ? all : half > TUNE_FRESH ? half : TUNE_FRESH;
+}
+
 /* Whether the job runs Fisher descent (gptq/solve/fisher_descent.h). */
 static inline bool job_fisher(const struct job *j)
 {

@@ -101,7 +101,7 @@ static void parse(struct request *r, int argc, char **argv)
           "then tune the codes of all layers by what the model predicts, in so "
           "many steps [0]",
           &j->tune, 0, TUNE_MAX, false },
-        { OPT_INT, 0, "tune-batch", "N", "sequences of such a step [8]",
+        { OPT_INT, 0, "tune-batch", "N", "sequences of such a step [16]",
           &j->tune_batch, 1, TUNE_BATCH_MAX, false },
         { OPT_SIZE, 0, "shard-size", "SIZE",
           "most bytes in a file of OUT, e.g. 500MB, 2GiB [5GB]", &j->shard_size,
@@ -316,7 +316,7 @@ int command_quantize(int argc, char **argv, struct err *e)
     r->j.seqlen = 512;
     r->j.rest = NOT_GIVEN;
     r->j.blend = 2;
-    r->j.tune_batch = 8;
+    r->j.tune_batch = 16;
     r->j.jobs = 1;
     r->j.parts = 1;
     r->j.step = STEP_COST_AUTO;

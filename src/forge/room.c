@@ -71,7 +71,7 @@ static void plan_tune(const struct request *r, struct room *room)
         batch * (double)p->layers * 4 * (double)(p->routes + 3 * p->top_k) +
         least(states, region);
     room->tune_files = (states > region ? states : 0) +
-                       (double)r->j.tune * batch * 4 +
+                       (double)job_tune_sequences(&r->j) * seqlen * 4 +
                        (double)p->quantized * 17 / 32;
 }
 
@@ -208,11 +208,14 @@ static void plan_flops(const struct request *r, int effort, double *products,
                      (tokens <= WEIGHTED_TOKENS ? tokens : GRADIENT_TOKENS);
         *vectors += p->fisher_flops;
     }
-    /* of each token: drawn, the original's forward pass, the codes', theirs again in the
-     * backward pass, and that; the head for all but one of these */
+    /* tokens are drawn; of each of a step the original's forward pass, the codes', theirs
+     * again in the backward pass, and that; the head for all but one of these */
     if (j->tune)
-        *products += (double)(j->tune_batch * j->tune) * (double)j->seqlen *
-                     (6 * p->token_flops + 4 * p->head_flops);
+        *products +=
+            (double)j->seqlen *
+            ((double)job_tune_sequences(j) * (p->token_flops + p->head_flops) +
+             (double)(j->tune_batch * j->tune) *
+                 (5 * p->token_flops + 3 * p->head_flops));
 }
 
 void room_plan(const struct request *r, bool measure, struct room *room)

@@ -5,15 +5,9 @@
 
 #include "common/io/stream.h"
 
-/* Sequences of all steps. */
-static int64_t all_of(const struct stage *s)
-{
-    return s->j.tune_batch * s->j.tune;
-}
-
 int stage_given(struct stage *s, struct err *e)
 {
-    int64_t half = all_of(s) / 2;
+    int64_t half = job_tune_sequences(&s->j) / 2;
 
     (void)e;
     command_add(pipes_add(&s->p, "forge-tokens"), "-q", "--sequences",
@@ -46,7 +40,7 @@ int stage_own(struct stage *s, struct err *e)
 
     if (count_sequences(stage_path(s->path[0], s->U, "text.fts"), &text, e) < 0)
         return e->code;
-    own = all_of(s) - text;
+    own = job_tune_sequences(&s->j) - text;
     command_add(stage_device_tool(s, "forge-generate"), "--sequences",
                 number_word(s->counts[1],
                             own > s->j.tune_batch ? own : s->j.tune_batch),

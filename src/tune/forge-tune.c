@@ -31,7 +31,7 @@ static void parse(struct settings *s, int argc, char **argv)
           &s->tokens, 0, 0, true },
         { OPT_INT, 0, "steps", "N", "steps [512]", &s->steps, 1, INT_MAX,
           false },
-        { OPT_INT, 0, "batch", "N", "sequences of a step [8]", &s->batch, 1,
+        { OPT_INT, 0, "batch", "N", "sequences of a step [16]", &s->batch, 1,
           BATCH_SEQUENCES, false },
         { OPT_FLOAT, 0, "rate", "X",
           "how far a step moves, about, in steps of the grid [1 / hidden "
@@ -111,14 +111,11 @@ static int use_device(const struct settings *s, struct tune *t, struct err *e)
     return model_open(&t->m, s->model, DT_F32, e);
 }
 
-static void check_reach(struct tune *t)
+static void check_reach(const struct tune *t)
 {
-    double reach;
+    double reach = tune_reach(t->rate, t->steps);
 
-    if (t->rate <= 0)
-        t->rate = tune_rate(model_config(t->m)->hidden_size);
-    reach = tune_reach(t->rate, t->steps);
-    if (reach < TUNE_REACH)
+    if (reach < TUNE_REACH * tuned_near(t->rate))
         warning("the numbers behind codes move by %.2g steps of the grid at "
                 "most, so "
                 "hardly a code will change: more --steps, or a higher --rate",
@@ -135,6 +132,8 @@ static int open_all(const struct settings *s, struct tune *t,
         if (tune_tokens_read(t->sequences, s->tokens.item[i],
                              i ? NULL : s->tokens_key, t->m, e) < 0)
             return e->code;
+    if (t->rate <= 0)
+        t->rate = tune_rate(model_config(t->m)->hidden_size);
     if (use_device(s, t, e) < 0 || tuned_open(&t->codes, t->m, e) < 0)
         return e->code;
     for (int i = 0; i < s->inputs || !i; i++)
@@ -142,7 +141,7 @@ static int open_all(const struct settings *s, struct tune *t,
             return e->code;
     return tuned_check(t->codes, model_config(t->m), e) < 0 ?
                e->code :
-               tuned_begin(t->codes, s->model, e);
+               tuned_begin(t->codes, s->model, t->rate, e);
 }
 
 static int run(const struct settings *s, struct tune *t,
@@ -162,7 +161,7 @@ static int run(const struct settings *s, struct tune *t,
 
 int main(int argc, char **argv)
 {
-    struct settings s = { .steps = 512, .batch = 8 };
+    struct settings s = { .steps = 512, .batch = 16 };
     struct progress progress = { 0 };
     struct tune_tokens tokens = { 0 };
     struct tune t = { .sequences = &tokens, .progress = &progress };

@@ -30,9 +30,9 @@ static inline double tune_rate(int64_t hidden_size)
     return 1.0 / (double)hidden_size;
 }
 /* How far all steps move a number behind a code whose gradients agree, about, in steps of
- * the grid.  Below TUNE_REACH hardly one gets from where it begins to the next code: at
- * 0.11 0.05 % of a model's codes moved, at 0.44 enough for all of the gain. */
-#define TUNE_REACH 0.2
+ * the grid.  Below TUNE_REACH times tuned_near() hardly one gets to the next code: at 2.2
+ * times 0.05 % of a model's codes moved, at 8.8 enough for all of the gain. */
+#define TUNE_REACH 4
 double tune_reach(double rate, int64_t steps);
 
 /* Errors of pass.h and kl_head_run(); E_DATA: the KL is not finite. */

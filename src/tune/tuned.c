@@ -225,6 +225,7 @@ struct rows {
     float *v;            /* where they begin; or as they are now, the host's */
     float *to;           /* values of the codes */
     double *squares;     /* [rows, 2]: of w, and of its distance to them */
+    float start;         /* how far from its code a number begins at most */
     float rate, back[2]; /* of a step; 1 - beta^step of Adam's moments */
     int64_t *moved;      /* [rows] */
     uint8_t *codes;      /* packed */
@@ -264,8 +265,8 @@ static void begin_row(const struct rows *j, int64_t row, const uint8_t *code)
             float u = w[c] / g.scale + (float)g.zero, q = (float)code[c];
             float d = w[c] - quant_value(code[c], g);
 
-            u = u < q - TUNED_START ? q - TUNED_START : u;
-            v[c] = u > q + TUNED_START ? q + TUNED_START : u;
+            u = u < q - j->start ? q - j->start : u;
+            v[c] = u > q + j->start ? q + j->start : u;
             j->squares[2 * row] += (double)w[c] * (double)w[c];
             j->squares[2 * row + 1] += (double)d * (double)d;
         }
@@ -292,11 +293,11 @@ static void begin_rows(void *ctx, size_t begin, size_t end)
 }
 
 /* v[rows, cols] at the beginning, from the original weights w. */
-static int begin_module(struct tuned_module *m, const float *w, float *v,
-                        struct err *e)
+static int begin_module(struct tuned_module *m, const float *w, float start,
+                        float *v, struct err *e)
 {
     double sum[2] = { 0, 0 };
-    struct rows j = { .m = m, .w = w, .v = v };
+    struct rows j = { .m = m, .w = w, .v = v, .start = start };
 
     j.squares = mem_zero((size_t)m->rows, 2 * sizeof(double), m->name, e);
     if (!j.squares)
@@ -315,7 +316,8 @@ static int begin_module(struct tuned_module *m, const float *w, float *v,
                0;
 }
 
-static int begin_host(struct tuned_module *m, const float *w, struct err *e)
+static int begin_host(struct tuned_module *m, const float *w, float start,
+                      struct err *e)
 {
     size_t n = (size_t)(m->rows * m->cols);
 
@@ -324,14 +326,14 @@ static int begin_host(struct tuned_module *m, const float *w, struct err *e)
         return e->code;
     m->first = m->v + n;
     m->second = m->first + n;
-    return begin_module(m, w, m->v, e);
+    return begin_module(m, w, start, m->v, e);
 }
 
 static int begin_there(const struct tuned *t, struct tuned_module *m,
-                       const float *w, struct err *e)
+                       const float *w, float start, struct err *e)
 {
     float *v = mem_pages((size_t)(m->rows * m->cols) * sizeof(*v), m->name, e);
-    int rc = v ? begin_module(m, w, v, e) : e->code;
+    int rc = v ? begin_module(m, w, start, v, e) : e->code;
 
     if (rc >= 0)
         rc = tuned_there_place(t->m, t->table, m, v, e);
@@ -339,8 +341,9 @@ static int begin_there(const struct tuned *t, struct tuned_module *m,
     return rc;
 }
 
-int tuned_begin(struct tuned *t, const char *dir, struct err *e)
+int tuned_begin(struct tuned *t, const char *dir, double rate, struct err *e)
 {
+    float start = (float)(0.5 - tuned_near(rate));
     struct checkpoint *ck = NULL;
     int rc = checkpoint_open(&ck, dir, e);
 
@@ -354,7 +357,8 @@ int tuned_begin(struct tuned *t, const char *dir, struct err *e)
             rc = err_set(e, E_DATA, "'%s' has another shape than its codes",
                          m->name);
         if (rc >= 0)
-            rc = t->table ? begin_there(t, m, w, e) : begin_host(m, w, e);
+            rc = t->table ? begin_there(t, m, w, start, e) :
+                            begin_host(m, w, start, e);
         free(w);
     }
     checkpoint_close(ck);

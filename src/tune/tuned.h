@@ -1,8 +1,8 @@
 /* tuned.h - the codes of a model's linears while they are tuned.
  *
  * Each code is the integer nearest to a real number v, within 0..top; v begins at
- * w / scale + zero, w the original weight, but not further from the code that the
- * solver chose than START.  The gradient with respect to v is that with respect to
+ * w / scale + zero, w the original weight, but not nearer than tuned_near() to where the
+ * code that the solver chose ends.  The gradient with respect to v is that with respect to
  * the weight, times the scale: rounding is passed as if it were not there.  Grids
  * stay as they are. */
 #ifndef FORGE_TUNED_H
@@ -11,7 +11,12 @@
 #include "common/io/stream.h"
 #include "model/model.h"
 
-#define TUNED_START 0.45F
+/* In steps of the grid, for steps of Adam of at most `rate`: as far as 25.6 of them go,
+ * or 0.05.  Nearer codes change by the gradients' noise, from further away few do. */
+static inline double tuned_near(double rate)
+{
+    return rate < 0.05 / 25.6 ? 25.6 * rate : 0.05;
+}
 
 struct tuned;
 
@@ -27,9 +32,10 @@ MUST_CHECK int tuned_read(struct tuned *t, struct stream_reader *in,
 MUST_CHECK int tuned_check(struct tuned *t, const struct model_config *c,
                            struct err *e);
 void tuned_close(struct tuned *t); /* NULL is allowed */
-/* Begin at the weights of the model in DIR.  E_DATA: codes are not of these weights;
- * errors of checkpoint_open(). */
-MUST_CHECK int tuned_begin(struct tuned *t, const char *dir, struct err *e);
+/* Begin at the weights of the model in DIR; rate: of the largest step.  E_DATA: codes are
+ * not of these weights; errors of checkpoint_open(). */
+MUST_CHECK int tuned_begin(struct tuned *t, const char *dir, double rate,
+                           struct err *e);
 /* Valid until tuned_close(): for model_tune(). */
 const struct tuning *tuned_weights(struct tuned *t);
 /* A step of Adam with the gradients of a layer, which are then gone.  rate: in steps of

@@ -119,7 +119,7 @@ EOF
     forge-tokens -q -n 64 -t 64 "$model" "$text/calib.jsonl" -o some
     forge-tokens -q -n 16 -t 64 "$model" "$text/eval.txt" -o others
     forge-weights -q "$model" | forge-grid -q --group 128 | forge-solve -q --method rtn >codes
-    forge-tune --steps 80 --tokens some "$model" codes >out
+    forge-tune --steps 80 --batch 8 --tokens some "$model" codes >out
     for i in codes out; do
         forge-pack -q $i | forge-shard -q --from "$model" of-$i
         forge-eval -q --json "$model" of-$i others | jq .kl_mean >kl-$i
@@ -177,6 +177,14 @@ same_tensors() { # OUT OUT
     cmp "$1.tensors" "$2.tensors"
 }
 
+@test "numbers begin as near to the next code as steps are small" {
+    run --separate-stderr forge-tune --progress never --steps 250 --rate 2e-4 --batch 1 --tokens t.fts -o out llama c.fts
+    [[ $stderr != *warning* ]]
+    # from 0.05 away 250 such steps, 0.02 together, reach none
+    [[ $stderr =~ ([0-9.]+)\ %\ of\ the\ codes\ moved ]]
+    awk -v moved="${BASH_REMATCH[1]}" 'BEGIN { exit moved < 0.1 || moved > 20 }'
+}
+
 @test "forge quantize --tune: what the tools make, once" {
     local model=$BATS_TEST_DIRNAME/../../examples/llama-4m text=$BATS_TEST_DIRNAME/../../examples/calib.jsonl
     local args=(--text "$text" --sequences 4 --seqlen 48 --group 32 --effort fast --quiet --device cpu)
@@ -201,7 +209,7 @@ same_tensors() { # OUT OUT
     forge quantize "$model" short --work short-work "${args[@]}" --text short.jsonl --tune 6
     n=$(forge-ls short-work/tuned-*/text.fts | grep -c tokens)
     [ "$n" -lt 24 ]
-    [ "$(forge-ls short-work/tuned-*/own.fts | grep -c tokens)" -eq $((48 - n)) ]
+    [ "$(forge-ls short-work/tuned-*/own.fts | grep -c tokens)" -eq $((96 - n)) ]
     # all of it is the run's: gc of other settings leaves no tuned codes behind
     forge quantize "$model" plain2 --work work "${args[@]}"
     forge gc --settings work
