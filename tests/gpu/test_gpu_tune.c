@@ -262,6 +262,25 @@ static void test_divergence(int64_t rows, int64_t h, int64_t vocab, float scale,
 
 /* ---- steps ---- */
 
+/* A step of a linear as one of a third of its rows and one of the others. */
+static void step_parts(const struct tune_table *tune,
+                       const struct tune_module *m, int64_t groups, size_t item,
+                       const float back_by[2])
+{
+    int64_t rows = m->rows / 3, at = rows * m->cols;
+    struct tune_module part[2] = { *m, *m };
+
+    part[0].rows = rows;
+    part[1].rows = m->rows - rows;
+    part[1].meta += rows * groups;
+    part[1].v += at;
+    part[1].first += at;
+    part[1].second += at;
+    part[1].g += at;
+    part[1].w = (char *)m->w + (size_t)at * item;
+    OK(tune->step(gpu, part, 2, 0.3f, back_by, e));
+}
+
 static void test_steps(const struct tune_table *tune, int64_t rows,
                        int64_t cols, int64_t group, int bits, bool symmetric,
                        enum dtype t)
@@ -310,7 +329,7 @@ static void test_steps(const struct tune_table *tune, int64_t rows,
         right[i] = (double)v.host[i] -
                    0.3 * (u[i] / 0.19) / (sqrt(s[i] / 0.04) + 1e-12);
     }
-    OK(tune->step(gpu, &m, 1, 0.3f, back_by, e));
+    step_parts(tune, &m, groups, item, back_by);
     OK(memory->get(gpu, w, m.w, (size_t)n * item, e));
     OK(memory->get(gpu, v.host, m.v, (size_t)n * 4, e));
     for (int64_t i = 0; i < n; i++) {
