@@ -349,9 +349,9 @@ int forward_attend(struct cuda_context *c, const struct forward_attend *a,
     k.chunk = (int)a->chunk;
     k.cap = a->cap;
     k.sinks = a->sinks;
-    /* a token of each sequence has no rows for the tensor cores */
     if (attend_decode_takes(a))
         return attend_decode(c, a, &k, e);
+    /* several tokens of each of several caches are the plain kernel's */
     if (a->cap <= 0 && !a->sinks && !a->each && attend_mma_takes(c, a))
         return attend_wgmma_takes(c, a) ? attend_wgmma(c, a, &k, e) :
                                           attend_mma(c, &k, e);

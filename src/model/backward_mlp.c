@@ -468,14 +468,17 @@ static int run_together(const struct experts *x, struct err *e)
     const struct pass *s = x->s;
     const struct model *m = s->m;
     size_t n = (size_t)(MLP_LINEARS * x->ahead.turns);
-    const void **w = mem_zero(n, sizeof(*w), "experts", e);
-    float **to = mem_zero(n, sizeof(*to), "experts", e);
+    const void **w;
+    float **to;
     int64_t *row = NULL;
-    int rc = w && to ? 0 : e->code;
+    int rc;
 
-    if (rc >= 0 && m->on && m->tuning && backward_bf16(m) && rounded(s->n) &&
-        s->h % 8 == 0 && m->config.moe.width % 8 == 0)
-        rc = list_weights(s, x->ahead.turns, w, to, e);
+    if (!m->on || !m->tuning || !backward_bf16(m) || !rounded(s->n) ||
+        s->h % 8 || m->config.moe.width % 8)
+        return 0;
+    w = mem_zero(n, sizeof(*w), "experts", e);
+    to = mem_zero(n, sizeof(*to), "experts", e);
+    rc = w && to ? list_weights(s, x->ahead.turns, w, to, e) : e->code;
     if (rc > 0)
         rc = experts_place_rows(m, x->choice, x->first[x->ahead.turns],
                                 s->routing->n * s->routing->top_k, &row,

@@ -83,9 +83,8 @@ struct backward_mlp {
 /* The MLPs of a layer's experts, whose weights are all there, bf16: rows first[i]..first[i +
  * 1]-1 of `of` are those of expert i.  h and width are multiples of 8. */
 struct backward_experts {
-    struct backward_mlp
-        of; /* rounded; rows: of all; w, bias, squares and weights are not
-                             * used */
+    /* Rounded, rows of all; w, bias, squares and weights are not used. */
+    struct backward_mlp of;
     int64_t experts, tokens, top_k;
     const int64_t *first; /* the host's, [experts + 1] */
     const int64_t *row;   /* [tokens * top_k]: rows of each token, or -1 */

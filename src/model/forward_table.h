@@ -272,8 +272,8 @@ struct forward_experts {
     const void *in;      /* [tokens, h], elements */
     const float *by;     /* as in struct forward_rows */
     const float *weight; /* [tokens * top_k] */
-    float
-        *sum; /* [tokens, h]: += weight * output, in the order of the experts */
+    /* [tokens, h]: += weight * output, in the order of the experts. */
+    float *sum;
 };
 
 /* The table.  Functions that return int: see device/plugin.h. */

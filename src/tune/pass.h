@@ -17,9 +17,9 @@ void pass_close(struct pass *p); /* NULL is allowed */
  * weights, of the pass of the original before, of the same sequences. */
 enum pass_routing { PASS_FREE, PASS_HELD };
 /* Run n sequences of length[i] tokens, which were checked, one behind the other in ids,
- * with the original's weights (t NULL), and then with weights that are tuned.  *x [tokens, H], elements
- * where layers run, until the next call: the stream behind the last layer.  Errors of
- * model_load_layer(). */
+ * with the original's weights (t NULL), and then with weights that are tuned.  *x [tokens,
+ * H], elements where layers run, until the next call: the stream behind the last layer.
+ * Errors of model_load_layer(). */
 MUST_CHECK int pass_forward(struct pass *p, const struct tuning *t,
                             enum pass_routing routing, const int32_t *ids,
                             const int64_t *length, int64_t n, const void **x,

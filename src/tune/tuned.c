@@ -20,9 +20,9 @@ struct tuned {
     size_t frames;
     struct tuned_module *module; /* sorted by name */
     size_t modules;
-    float *
-        gradients; /* where layers run, of all modules of a layer in order; NULL:
-                       * none since the last step */
+    /* Where layers run, of all modules of a layer in order; NULL: none since the last
+     * step. */
+    float *gradients;
 };
 
 static int by_name(const void *a, const void *b)
@@ -189,6 +189,22 @@ int tuned_read(struct tuned *t, struct stream_reader *in, struct err *e)
         if (keep(t, &f, e) < 0)
             return e->code;
     return rc;
+}
+
+/* Weights of the modules of a layer, each of which gets its place among them. */
+static size_t layer_weights(struct tuned *t, int64_t layer)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < t->modules; i++) {
+        struct tuned_module *m = &t->module[i];
+
+        if (m->layer != layer)
+            continue;
+        m->at = n;
+        n += (size_t)(m->rows * m->cols);
+    }
+    return n;
 }
 
 int tuned_check(struct tuned *t, const struct model_config *c, struct err *e)
@@ -404,19 +420,6 @@ static const void *weights_there(void *ctx, const char *module)
     return m ? m->w : NULL;
 }
 
-/* Weights of the modules of a layer in front of module `end`; NULL: of all. */
-static size_t count_weights(const struct tuned *t, int64_t layer,
-                            const struct tuned_module *end)
-{
-    size_t n = 0;
-
-    for (const struct tuned_module *m = t->module;
-         m < t->module + t->modules && m != end; m++)
-        if (m->layer == layer)
-            n += (size_t)(m->rows * m->cols);
-    return n;
-}
-
 static int gradient(void *ctx, const char *module, int64_t rows, int64_t cols,
                     float **g, struct err *e)
 {
@@ -430,14 +433,13 @@ static int gradient(void *ctx, const char *module, int64_t rows, int64_t cols,
     if (!m)
         return 0;
     if (!t->gradients) {
-        if (model_alloc(t->m, &p,
-                        count_weights(t, m->layer, NULL) * sizeof(**g), false,
-                        NULL, e) < 0)
+        if (model_alloc(t->m, &p, layer_weights(t, m->layer) * sizeof(**g),
+                        false, NULL, e) < 0)
             return err_prefix(e, "layer %lld", (long long)m->layer);
         t->gradients = p;
     }
     if (!m->g)
-        m->g = t->gradients + count_weights(t, m->layer, m);
+        m->g = t->gradients + m->at;
     *g = m->g;
     return 0;
 }

@@ -14,8 +14,9 @@ struct tuned_module {
     const uint32_t *meta; /* [rows, groups]; NULL: none came */
     /* Where layers run, [rows, cols] each, one block: the numbers, Adam's moments. */
     float *v, *first, *second;
-    float *
-        g; /* [rows, cols], in its layer's gradients; NULL: none since the last step */
+    size_t at; /* weights of its layer's modules in front of it */
+    /* [rows, cols], `at` in its layer's gradients; NULL: none since the last step. */
+    float *g;
     /* On a device: qmeta4, and the weights, elements, as v has them. */
     uint32_t *meta_there;
     void *w;
