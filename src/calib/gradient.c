@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "arch/lacks.h"
+#include "calib/choice_cost.h"
 #include "calib/emit.h"
 #include "calib/gradient_frames.h"
 #include "calib/gradient_weights.h"
@@ -36,6 +37,8 @@ struct run {
     struct token_rows outer; /* [rows, H]: with respect to what attention or MLP
                               * puts out, if it is another one */
     struct gradient_frames frames;
+    double
+        choice; /* choice_cost() of the last mixture and the first batch; 0: not yet */
     size_t row; /* bytes of H elements */
 };
 
@@ -311,10 +314,28 @@ static int back_attention(struct run *r, const float *out,
     return rc;
 }
 
+/* What margins of a mixture's routers add to the gradients (model/moe.h).  One cost serves
+ * all layers: further down gradients have those margins in them. */
+static int open_margins(struct run *r, int64_t layer, struct margins *to,
+                        struct err *e)
+{
+    const struct span *b = r->w.batch;
+
+    if (!r->choice && choice_cost(r->g->m, layer, between(r, layer, b->row),
+                                  before(r, layer + 1, b->row), r->grad.p,
+                                  b->rows, &r->choice, e) < 0)
+        return e->code;
+    *to = (struct margins){ .by = r->choice,
+                            .first = ((uint64_t)layer + 1) << 40 |
+                                     (uint64_t)r->w.row };
+    return 0;
+}
+
 static int back_blocks(struct run *r, const struct gradient_weights *w,
                        struct err *e)
 {
     int64_t layer = w->layer;
+    struct margins margins;
     struct backward_block mlp = { .layer = layer,
                                   .n = r->w.rows,
                                   .x = between(r, layer, r->w.row),
@@ -323,6 +344,11 @@ static int back_blocks(struct run *r, const struct gradient_weights *w,
                                   .squares = w->squares };
     const float *out;
 
+    if (model_layer_experts(model_config(r->g->m), layer) > 0) {
+        if (open_margins(r, layer, &margins, e) < 0)
+            return e->code;
+        mlp.margins = &margins;
+    }
     if (back_output(r, layer, false, &mlp.out, e) < 0 ||
         put(r, layer, POINT_MLP_MID, mlp.out, e) < 0 ||
         backward_mlp(r->g->m, &mlp, e) < 0)

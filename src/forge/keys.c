@@ -209,6 +209,8 @@ int keys_make(struct request *r, struct err *e)
         add(&h, "gpu %s", j->gpu);
     if (j->parts > 1) /* 2: what files of stops have */
         add(&h, "parts %" PRId64 " 2", j->parts);
+    if (job_fisher(j)) /* 2: margins of routers are in them */
+        add(&h, "gradients 2");
     if (job_weighs(j)) /* Hessians are of weighted tokens */
         add(&h, "weights");
     add_sidecar(&h, j->model, "config.json");
@@ -244,7 +246,7 @@ int keys_bits(struct request *r, char path[PATH_MAX], struct err *e)
         return e->code;
     r->hashed = true;
     begin(&h, e);
-    add(&h, "bits %s %s %s", FORGE_VERSION, j->cpu, j->gpu);
+    add(&h, "bits 2 %s %s %s", FORGE_VERSION, j->cpu, j->gpu);
     add_model(&h, j);
     add(&h, "%.9g %" PRId64 " %d %d %" PRId64 " %" PRId64 " %" PRId64, r->bits,
         j->group, j->symmetric, j->layout == JOB_GGUF, j->sequences, j->seqlen,

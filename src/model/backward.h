@@ -5,7 +5,7 @@
  * gradients is the Fisher information of the model's own distribution p, the
  * second-order term of the KL divergence when the residual stream changes.  The
  * backward pass goes through the head, norms, attention and MLPs; in a mixture
- * the router's choices and weights are held constant.  f32 throughout, by the
+ * the router's choices and weights are held constant, unless margins are given.  f32 throughout, by the
  * functions of backward_table.h.  Rows x of the residual stream are the host's unless said
  * otherwise, gradients g are memory where layers run. */
 #ifndef FORGE_BACKWARD_H

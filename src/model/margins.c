@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/math/splitmix.h"
 #include "common/math/threads.h"
 #include "model/backward_parts.h"
 #include "model/router_parts.h"
@@ -11,19 +12,21 @@
 struct margin {
     int count; /* 0: all are chosen */
     int32_t up[2], down[2];
-    double size, change; /* in the original; from there to here */
+    double size,
+        change;   /* in the original; from there to here, or a random sign */
+    double error; /* s^2 */
 };
 enum { OF_EXPERTS, OF_GROUPS, MARGINS };
 
 struct job {
     const struct moe *moe;
     enum router_kind kind;
-    const float *bias;         /* the host's, 0 where there is none */
-    const float *original;     /* [n, experts] logits */
-    float *now;                /* the same, and then gradients */
-    float *work;               /* [n, 2, experts] */
-    struct margin *of;         /* [n, MARGINS] */
-    double by, error[MARGINS]; /* error: mean squares of changes */
+    const float *bias; /* the host's, 0 where there is none */
+    const struct margins *m;
+    uint64_t first;    /* margins.first of this part */
+    float *now;        /* [n, experts] logits, then scores, then gradients */
+    float *work;       /* [n, 2, experts] */
+    struct margin *of; /* [n, MARGINS] */
 };
 
 /* The two best of a group, or the best. */
@@ -94,6 +97,33 @@ static double size_of(const struct margin *m, const float *key)
     return size;
 }
 
+static double variance(const float *x, int64_t n)
+{
+    double sum = 0, squares = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        sum += (double)x[i];
+        squares += (double)x[i] * (double)x[i];
+    }
+    return (squares - sum * sum / (double)n) / (double)n;
+}
+
+/* s^2 of a margin where logits are `noise` off, in mean squares; s: scores, whose
+ * derivatives are s (1 - s) for both kinds, other logits held. */
+static double expected(const struct margin *m, const float *s, double noise)
+{
+    double sum = 0;
+
+    for (int i = 0; i < m->count; i++) {
+        double up = (double)s[m->up[i]], down = (double)s[m->down[i]];
+
+        up *= 1 - up;
+        down *= 1 - down;
+        sum += up * up + down * down;
+    }
+    return sum * noise;
+}
+
 /* Margins in the original, and how far they are from there. */
 static void find(void *ctx, size_t begin, size_t end)
 {
@@ -104,8 +134,12 @@ static void find(void *ctx, size_t begin, size_t end)
         float *key = j->work + 2 * t * n, *left = key + n,
               *score = j->now + t * n;
         struct margin *to = j->of + t * MARGINS;
+        const float *logits = j->m->logits ? j->m->logits + t * n : score;
+        double noise = MARGIN_NOISE * MARGIN_NOISE * variance(logits, n);
+        uint64_t signs = splitmix64_at(j->first + (uint64_t)t);
 
-        memcpy(key, j->original + t * n, (size_t)n * sizeof(*key));
+        memset(to, 0, MARGINS * sizeof(*to));
+        memcpy(key, logits, (size_t)n * sizeof(*key));
         route_scores(j->kind, key, n);
         route_scores(j->kind, score, n);
         for (int64_t i = 0; i < n; i++)
@@ -120,11 +154,17 @@ static void find(void *ctx, size_t begin, size_t end)
             left[i] = score[i] + j->bias[i];
         for (int i = 0; i < MARGINS; i++) {
             to[i].size = size_of(&to[i], key);
-            to[i].change = size_of(&to[i], left) - to[i].size;
+            if (j->m->logits) {
+                to[i].change = size_of(&to[i], left) - to[i].size;
+            } else {
+                to[i].change = signs >> i & 1 ? -1 : 1;
+                to[i].error = expected(&to[i], score, noise);
+            }
         }
     }
 }
 
+/* s^2: the means of the changes' squares. */
 static void measure(struct job *j, int64_t n)
 {
     for (int i = 0; i < MARGINS; i++) {
@@ -137,18 +177,20 @@ static void measure(struct job *j, int64_t n)
             sum += m->change * m->change;
             count += m->count > 0;
         }
-        j->error[i] = count ? sum / (double)count : 0;
+        for (int64_t t = 0; t < n; t++)
+            j->of[t * MARGINS + i].error = count ? sum / (double)count : 0;
     }
 }
 
-/* Of the objective with respect to the change of a margin. */
-static double slope(const struct job *j, const struct margin *m, double error)
+/* Of the objective, or of the random sum, with respect to the change of a margin. */
+static double slope(const struct margins *of, const struct margin *m)
 {
-    double u = m->size / sqrt(error);
+    double u = m->size / sqrt(m->error), curve;
 
-    return error > 0 ? j->by * u * exp(-0.5 * u * u) / sqrt(2 * M_PI) *
-                           m->change / error :
-                       0;
+    if (!(m->error > 0))
+        return 0;
+    curve = of->by * u * exp(-0.5 * u * u) / sqrt(2 * M_PI) / m->error;
+    return (of->logits ? curve : sqrt(curve)) * m->change;
 }
 
 /* now: scores s before, gradients with respect to logits behind. */
@@ -164,7 +206,7 @@ static void go_back(void *ctx, size_t begin, size_t end)
         memset(g, 0, (size_t)n * sizeof(*g));
         for (int i = 0; i < MARGINS; i++) {
             const struct margin *m = &j->of[t * MARGINS + i];
-            double d = slope(j, m, j->error[i]);
+            double d = slope(j->m, m);
 
             for (int k = 0; k < m->count; k++) {
                 g[m->up[k]] += (float)d;
@@ -233,13 +275,17 @@ static int back(const struct router *r, const float *g, int64_t n, float *gx,
 
 /* ---- the objective ---- */
 
-static int run(struct job *j, const struct router *r, const float *x, int64_t n,
-               float *gx, struct err *e)
+/* Tokens of a random sum at a time; an objective takes all, for s. */
+enum { PART = 4096 };
+
+static int run_part(struct job *j, const struct router *r, const float *x,
+                    int64_t n, float *gx, struct err *e)
 {
     if (router_logits(r, x, n, j->now, e) < 0)
         return e->code;
     threads_for((size_t)n, 64, find, j);
-    measure(j, n);
+    if (j->m->logits)
+        measure(j, n);
     threads_for((size_t)n, 64, go_back, j);
     return back(r, j->now, n, gx, e);
 }
@@ -248,24 +294,28 @@ int router_margins(const struct router *r, const struct margins *m,
                    const float *x, int64_t n, float *gx, struct err *e)
 {
     size_t experts = (size_t)r->moe.n_experts, all;
+    int64_t part = m->logits || n < PART ? n : PART,
+            h = r->m->config.hidden_size;
     struct job j = { .moe = &r->moe,
                      .kind = r->m->config.family->router,
-                     .original = m->logits,
-                     .by = m->by };
+                     .m = m };
     float *bias = mem_zero(experts, sizeof(*bias), "router", e);
     int rc;
 
-    if (size_mul((size_t)n, experts, &all))
+    if (size_mul((size_t)part, experts, &all))
         all = SIZE_MAX;
     j.bias = bias;
     j.now = mem_zero(all, sizeof(*j.now), "router", e);
     j.work = mem_zero(all, 2 * sizeof(*j.work), "router", e);
-    j.of = mem_zero((size_t)n, MARGINS * sizeof(*j.of), "router", e);
+    j.of = mem_zero((size_t)part, MARGINS * sizeof(*j.of), "router", e);
     rc = !bias || !j.now || !j.work || !j.of ? e->code : 0;
     if (rc >= 0 && r->bias)
         rc = model_get(r->m, bias, r->bias, experts * sizeof(*bias), e);
-    if (rc >= 0)
-        rc = run(&j, r, x, n, gx, e);
+    for (int64_t i = 0; i < n && rc >= 0; i += part) {
+        j.first = m->first + (uint64_t)i;
+        rc = run_part(&j, r, x + i * h, n - i < part ? n - i : part, gx + i * h,
+                      e);
+    }
     free(bias);
     free(j.now);
     free(j.work);

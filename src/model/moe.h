@@ -60,13 +60,26 @@ MUST_CHECK int router_logits(const struct router *r, const float *x, int64_t n,
  *     objective = by * sum over tokens and their margins of phi(u) u (d / s)^2 / 2, u = m / s:
  *
  * `by` times what the probability of a change, Phi(-m / s) for errors that are normal,
- * gains with s^2, dPhi(-u) / d(s^2) = phi(u) u / (2 s^2), for d^2 in place of s^2. */
+ * gains with s^2, dPhi(-u) / d(s^2) = phi(u) u / (2 s^2), for d^2 in place of s^2.
+ *
+ * In the original itself d is not known.  There s is what 4 bits are expected to do: all
+ * logits of a token are MARGIN_NOISE of their standard deviation off, keys by their
+ * derivatives.  In place of the objective comes a sum over the margins with random signs,
+ *
+ *     sum of +-sqrt(by phi(u) u) m / s,
+ *
+ * the second moment of whose gradients is the objective's second derivative, as that of
+ * backward_table.h's random sums of logits is KL's. */
+#define MARGIN_NOISE 0.05
 struct margins {
-    const float *logits; /* [n, experts], the host's: the original's */
+    const float *
+        logits; /* [n, experts], the host's: the original's; NULL: a random sum */
     double by;
+    uint64_t
+        first; /* of a random sum: token i has the signs of number first + i */
 };
-/* gx[n, H] += the gradient of the objective with respect to the router's inputs x[n, H],
- * f32 where layers run; s is held constant.  Errors of router_logits(). */
+/* gx[n, H] += the gradient of the objective or of the sum with respect to the router's
+ * inputs x[n, H], f32 where layers run; s is held constant.  Errors of router_logits(). */
 MUST_CHECK int router_margins(const struct router *r, const struct margins *m,
                               const float *x, int64_t n, float *gx,
                               struct err *e);

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The gradients of forge-gradient, by differences: how a random sum of the logits of all
 of a sequence's tokens changes when what linears put out is moved, and what routers and
-the gates of shared experts say is held.  In double precision, from what forward.py
-computes.
+the gates of shared experts say is held; in mixtures with a random sum of the margins of
+routers (src/model/moe.h) beside it.  In double precision, from what forward.py computes.
 
     gradient.py DIR TOKENS FILE TOLERANCE
     gradient.py signs           second moments of the random sums
@@ -14,9 +14,11 @@ import numpy as np
 
 import families
 import forward
+import margins
 import mixtures
 
 STEP, WAYS = 3e-6, 6
+NOISE = 0.05
 
 
 def mix(i):
@@ -111,7 +113,7 @@ def modules(c, layer, name):
 
 
 def logits(c, t, layer, seen, moved, now=None):
-    """From this layer on; now gets the streams in front of layers and the inputs of MLPs."""
+    """From this layer on; now gets the streams in front of layers, the inputs of MLPs and what these add."""
     now = {} if now is None else now
     x = seen["model.layers.%d" % layer]
     before, behind, before_mlp, behind_mlp = families.norms(c)
@@ -124,18 +126,76 @@ def logits(c, t, layer, seen, moved, now=None):
         a = now[p + ".mlp_in"] = norm(before_mlp, x)
         y, m = mlp(c, t, i, a, seen, moved), moved.get(p + ".mlp", 0)
         # the factor is one of the experts' weights
-        x = x + y + part*m if mixtures.sparse(c, i) else x + part*norm(behind_mlp, y + m)
+        added = now[p + ".added"] = y + part*m if mixtures.sparse(c, i) else part*norm(behind_mlp, y + m)
+        x = x + added
     head = t.get("lm_head.weight", t["model.embed_tokens.weight"])
     return families.logits(c, forward.rms(c, x, families.norm_weight(c, t["model.norm.weight"])) @ head.T)
 
 
+class Sum:
+    """The random sum of a sequence: of its logits, and of its tokens' margins."""
+
+    def __init__(self, c, t, ids, first):
+        self.c, self.t, self.first, self.margins = c, t, first, []
+        self.seen, z = forward.run(c, t, ids)
+        self.ways = ways(z, first)
+
+    def of(self, layer, moved, only_logits=False):
+        now = {}
+        out = (logits(self.c, self.t, layer, self.seen, moved, now)*self.ways).sum()
+        for i in range(layer, 0 if only_logits else self.c["num_hidden_layers"]):
+            known = [m for m in self.margins if m[0] == i]
+            key = margins.keys(self.c, self.t, i, now["model.layers.%d.mlp_in" % i]) if known else None
+            out += sum(by*(sum(key[row][up]) - sum(key[row][down])) for _, row, up, down, by in known)
+        return out
+
+    def slope(self, layer, at, way, *only):
+        """How it changes when what `at` puts out moves along `way`."""
+        up, down = (self.of(layer, {at: s*STEP*way}, *only) for s in (1, -1))
+        return (up - down)/(2*STEP)
+
+    def add_margins(self, cost):
+        for _, i, row, kind, up, down, size in margins.margins(self.c, self.t, [self.seen]):
+            p = "model.layers.%d." % i
+            name = p + mixtures.router(self.c)
+            z = self.seen[p + "mlp_in"][row] @ self.t[name + ".weight"].T + self.t.get(name + ".bias", 0)
+            s = mixtures.scores(self.c, z)
+            error = NOISE*z.std()*((s*(1 - s))[list(up) + list(down)]**2).sum()**.5
+            u = size/error
+            with np.errstate(over="ignore"):
+                bits = int(mix(np.uint64(((i + 1) << 40 | self.first) + row)))
+            sign = -1 if bits >> (kind == "groups") & 1 else 1
+            self.margins.append((i, row, up, down, sign*(cost*u*np.exp(-u*u/2)/(2*np.pi)**.5)**.5/error))
+
+
+def cost_of_choice(c, t, sums):
+    """src/calib/choice_cost.h, by differences, of the last mixture."""
+    layer = max((i for i in range(c["num_hidden_layers"]) if mixtures.sparse(c, i)), default=None)
+    if layer is None:
+        return None
+    p, squares = "model.layers.%d" % layer, []
+    for s in sums:
+        now = {}
+        logits(c, t, layer, s.seen, {}, now)
+        y = now[p + ".added"]/c.get("residual_multiplier", 1)
+        for row in range(len(y)):
+            way = np.zeros_like(y)
+            way[row] = y[row]
+            squares.append(s.slope(layer, p + ".mlp", way, True)**2)
+    experts = s.seen[p + ".routing"][0].shape[1] + bool(mixtures.shared(c))
+    return np.mean(squares)/(4*experts)
+
+
 def runs(c, t, tokens):
-    """{number of a sequence: what forward.run() has seen, ways()}"""
+    """{number of a sequence: Sum}"""
     known, row = {}, 0
     for x in forward.read(tokens):
-        seen, z = forward.run(c, t, x.array())
-        known[x.sequence] = seen, ways(z, row)
-        row += len(z)
+        known[x.sequence] = Sum(c, t, x.array(), row)
+        row += len(known[x.sequence].ways)
+    cost = cost_of_choice(c, t, known.values())
+    if cost:
+        for s in known.values():
+            s.add_margins(cost)
     return known
 
 
@@ -162,8 +222,8 @@ def weights(d, tokens, path, tolerance):
     known, rng, seen_names, worst = runs(c, t, tokens), np.random.default_rng(3), set(), 0.0
     for f in forward.read(path):
         layer, w = int(f.name.split(".")[2]), f.array().astype(float)
-        seen, way = known[f.sequence]
-        assert w.shape == (len(way), len(f.modules)), (f.name, w.shape)
+        of = known[f.sequence]
+        assert w.shape == (len(of.ways), len(f.modules)), (f.name, w.shape)
         row = rng.integers(len(w))
         for i, m in enumerate(f.modules):
             seen_names.add(m)
@@ -171,10 +231,9 @@ def weights(d, tokens, path, tolerance):
             out = np.zeros((len(w), t[m + ".weight"].shape[0]))
             square = 0.0
             for k in range(out.shape[1]):
-                out[row, k] = STEP
-                up, down = ((logits(c, t, layer, seen, {at: s*out})*way).sum() for s in (1, -1))
+                out[row, k] = 1
+                square += of.slope(layer, at, out)**2
                 out[row, k] = 0
-                square += ((up - down)/(2*STEP))**2
             worst = max(worst, abs(w[row, i] - square)/max(square, 1e-9))
     print("%d linears, worst %.2e" % (len(seen_names), worst))
     assert worst < float(tolerance)
@@ -190,14 +249,13 @@ def main(d, tokens, path, tolerance):
         assert list(f.modules) == modules(c, layer, name), f.modules
         names.add((layer, name))
         at = "model.layers.%d.mlp" % layer if name == "mlp_mid" else f.modules[0]
-        seen, way_of = known[f.sequence]
+        of = known[f.sequence]
         g = f.array().astype(float)
         for i in range(WAYS):  # all rows, or one
             way = rng.normal(size=g.shape)
             if i % 2:
                 way *= np.arange(len(g))[:, None] == rng.integers(len(g))
-            up, down = ((logits(c, t, layer, seen, {at: s*STEP*way})*way_of).sum() for s in (1, -1))
-            off = abs((up - down)/(2*STEP) - (g*way).sum())/max(np.linalg.norm(g[way.any(1)]), 1e-9)
+            off = abs(of.slope(layer, at, way) - (g*way).sum())/max(np.linalg.norm(g[way.any(1)]), 1e-9)
             worst = max(worst, off)
     keys = {"kv_a_proj_with_mqa"} if forward.is_latent(c) else {"k_proj", "v_proj"}
     if "self_attn.qkv_proj" in families.fused(c):
