@@ -13,7 +13,7 @@
 # The work directory is data and is never executed.  `forge stage plan` checks its
 # settings and prints
 #   LAYERS=0,1,2...   METHOD=gptq|rtn   PROPAGATE=quantized|original
-#   FISHER=yes (effort best: rows are solved together; otherwise empty)
+#   FISHER=yes (rows are solved together; otherwise empty)
 #   WEIGHTS=yes (tokens have weights, which come with F; otherwise empty)   T C S
 #   TUNE=yes (codes are tuned; otherwise empty)   U (their directory; otherwise S)
 #   P (layout gguf: the checkpoint that the file is made of; otherwise empty)

@@ -127,8 +127,9 @@ static int check_layout(struct request *r, const struct module_choice *choice,
 }
 
 /* Refuse what the effort or the device do not do for the model's family. */
-static int check_family(const struct job *j, struct err *e)
+static int check_family(struct request *r, struct err *e)
 {
+    const struct job *j = &r->j;
     bool cuda = !strcmp(j->device, "cuda");
     struct model_config c;
     const char *lacks;
@@ -138,7 +139,9 @@ static int check_family(const struct job *j, struct err *e)
     if (rc)
         return rc;
     lacks = model_gradient_lacks(&c, j->seqlen);
-    if (job_fisher(j) && lacks)
+    r->fisher[EFFORT_DEFAULT] = r->fisher[EFFORT_BEST] =
+        !lacks && j->method == METHOD_GPTQ;
+    if (j->effort == EFFORT_BEST && j->method == METHOD_GPTQ && lacks)
         rc = err_set(e, E_CONFIG,
                      "--effort best: %s has %s, whose gradients are not "
                      "supported: the default effort is",
@@ -170,7 +173,7 @@ int check_model(struct request *r, struct err *e)
     const struct module_choice choice = job_choice(j);
     const struct grid_rules grids = job_grids(j);
 
-    if (check_family(j, e) < 0 || ((j->only.n || j->skip.n || j->grids.n) &&
+    if (check_family(r, e) < 0 || ((j->only.n || j->skip.n || j->grids.n) &&
                                    check_choice(j, &choice, e) < 0))
         return e->code;
     plan_release(&r->plan);
@@ -181,6 +184,9 @@ int check_model(struct request *r, struct err *e)
         return e->code;
     if (j->parts > 1 && count_layer_bytes(r, e) < 0)
         return e->code;
+    if (r->plan.hidden_size > FISHER_HIDDEN)
+        r->fisher[EFFORT_DEFAULT] = false;
+    j->fisher = r->fisher[j->effort];
     j->layers = r->plan.layers;
     j->modules = r->plan.modules;
     j->bytes_in = r->plan.bytes_in;

@@ -15,6 +15,7 @@ enum { PIECE = 4 << 20 /* bytes */ };
 /* Rows of a linear's weight, or all of a weight that is not read by rows. */
 struct piece {
     size_t tensor; /* its index in the checkpoint */
+    bool linear;   /* or a vector, which is only to be finite */
     uint64_t first, n;
     float most; /* its largest |w| */
 };
@@ -72,6 +73,12 @@ static bool is_linear(const struct model_config *config,
            module_chosen(choice, module);
 }
 
+/* A norm's weight, a bias: small, and a layer's outputs depend on all of it. */
+static bool is_vector(const struct ck_tensor *t)
+{
+    return t->ndim == 1 && dtype_is_float(t->dtype);
+}
+
 /* The largest |w| that a grid with an F16 scale can represent.  Q4_1 has -z s as
  * an F16, too, which is at most the least weight and half a step, 1/15 of it. */
 static double limit(const struct job *j)
@@ -85,8 +92,6 @@ static double limit(const struct job *j)
 
 static int judge(struct job *j, const char *name, float most, struct err *e)
 {
-    if (!isfinite(most))
-        return err_set(e, E_DATA, "'%s': a weight is not finite", name);
     if ((double)most <= limit(j) || j->bf16_scales)
         return 0;
     if (j->layout != LAYOUT_CT)
@@ -102,7 +107,7 @@ static int judge(struct job *j, const char *name, float most, struct err *e)
 }
 
 static int add_pieces(struct search *s, const struct ck_tensor *t,
-                      size_t tensor, struct err *e)
+                      size_t tensor, bool linear, struct err *e)
 {
     uint64_t rows = t->dims[0], each = rows;
 
@@ -118,9 +123,11 @@ static int add_pieces(struct search *s, const struct ck_tensor *t,
                 return e->code;
             s->cap = cap;
         }
-        s->piece[s->n++] = (struct piece){
-            .tensor = tensor, .first = r, .n = rows - r < each ? rows - r : each
-        };
+        s->piece[s->n++] =
+            (struct piece){ .tensor = tensor,
+                            .linear = linear,
+                            .first = r,
+                            .n = rows - r < each ? rows - r : each };
     }
     return 0;
 }
@@ -141,22 +148,28 @@ static int search_all(struct job *j, const struct checkpoint *c,
 {
     const struct module_choice choice = job_choice(j);
     struct search s = { .j = j };
-    const struct piece *worst;
+    const struct piece *worst = NULL;
     int rc = 0;
 
     for (size_t i = 0; !rc && i < checkpoint_count(c); i++) {
         const struct ck_tensor *t = checkpoint_tensor(c, i);
+        bool linear = is_linear(config, &choice, t);
 
-        if (t->bytes && is_linear(config, &choice, t))
-            rc = add_pieces(&s, t, i, e);
+        if (t->bytes && (linear || is_vector(t)))
+            rc = add_pieces(&s, t, i, linear, e);
     }
     if (!rc && s.n)
         rc = search(&s, e);
-    worst = s.piece;
-    for (size_t i = 1; i < s.n && isfinite(worst->most); i++)
-        if (!(s.piece[i].most <= worst->most)) /* also when it is NaN */
-            worst = &s.piece[i];
-    if (!rc && s.n) {
+    for (size_t i = 0; !rc && i < s.n; i++) {
+        const struct piece *p = &s.piece[i];
+
+        if (!isfinite(p->most))
+            rc = err_set(e, E_DATA, "'%s': a weight is not finite",
+                         checkpoint_tensor(c, p->tensor)->name);
+        if (p->linear && (!worst || p->most > worst->most))
+            worst = p;
+    }
+    if (!rc && worst) {
         rc =
             judge(j, checkpoint_tensor(c, worst->tensor)->name, worst->most, e);
         j->most = (double)worst->most;

@@ -26,8 +26,8 @@ static struct gpu_room room_of(const struct request *r)
                                   (double)(j->tune_batch * j->seqlen) :
                           0,
         .hessian = p->device_hessian_bytes[j->propagate == PROPAGATE_BOTH],
-        .solve = p->device_solve_bytes[j->effort],
-        .solve_least = p->device_solve_least[j->effort],
+        .solve = p->device_solve_bytes[j->effort][j->fisher],
+        .solve_least = p->device_solve_least[j->effort][j->fisher],
     };
 }
 
@@ -77,10 +77,10 @@ int gpu_room_check(const struct request *r, struct err *e)
     if (r->j.gpu_memory && (double)r->j.gpu_memory < each)
         each = (double)r->j.gpu_memory;
     if (want(n.layer, room, "for a layer", e) < 0 ||
-        want(n.gradient, room, "for a layer's gradients", e) < 0 ||
-        want(n.tune, room, "to tune codes", e) < 0 ||
         want(n.hessian, each, "for the widest Hessian", e) < 0 ||
-        want(n.solve_least, each, "to solve the widest linear", e) < 0)
+        want(n.solve_least, each, "to solve the widest linear", e) < 0 ||
+        want(n.gradient, room, "for a layer's gradients", e) < 0 ||
+        want(n.tune, room, "to tune codes", e) < 0)
         return e->code;
     return want(n.layer + n.hessian + n.solve_least, all,
                 "for a layer, its Hessians and its codes", e);

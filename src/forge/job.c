@@ -241,6 +241,7 @@ static void put_all(struct json_writer *w, const struct job *j)
     put_globs(w, "grids", &j->grids);
     jw_key(w, "symmetric"), jw_bool(w, j->symmetric);
     jw_key(w, "bf16_scales"), jw_bool(w, j->bf16_scales);
+    jw_key(w, "fisher"), jw_bool(w, j->fisher);
     put_text(w, "device", j->device);
     put_text(w, "cpu", j->cpu);
     put_text(w, "gpu", j->gpu);
@@ -457,6 +458,7 @@ static void get_all(struct reader *r, struct job *j)
     j->away = settings_flag(r->s, "away");
     j->symmetric = settings_flag(r->s, "symmetric");
     j->bf16_scales = settings_flag(r->s, "bf16_scales");
+    j->fisher = settings_flag(r->s, "fisher");
     if (!json_number(json_get(json_root(r->s->doc), "seconds"), &j->seconds) ||
         !(j->seconds >= 0))
         j->seconds = 0;

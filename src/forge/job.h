@@ -6,6 +6,7 @@
 
 #include <limits.h>
 
+#include "arch/device_bytes.h"
 #include "arch/gridrules.h"
 #include "common/cli/opt.h"
 #include "gguf/convert.h"
@@ -69,6 +70,7 @@ struct job {
     struct globs only, skip; /* --modules, --skip */
     struct globs grids;      /* --grid, rules of arch/gridrules.h */
     bool symmetric, bf16_scales;
+    bool fisher; /* rows are solved together: gptq/solve/fisher_descent.h */
     char device[DEVICE_LEN];
     char cpu[CPU_LEN]; /* CPU level that all its tools use (cpu.h) */
     char gpu[GPU_LEN]; /* stamp of the GPU that they use (device.h), "": the
@@ -113,18 +115,19 @@ static inline int64_t job_tune_sequences(const struct job *j)
     return all < TUNE_FRESH ? all : half > TUNE_FRESH ? half : TUNE_FRESH;
 }
 
-/* Whether the job runs Fisher descent (gptq/solve/fisher_descent.h). */
-static inline bool job_fisher(const struct job *j)
-{
-    return j->effort == EFFORT_BEST && j->method == METHOD_GPTQ;
-}
-
-/* Whether it weighs tokens (hessian/token_weights.h), which takes a backward pass over
- * all of them: where they are so many at most. */
+/* Whether the job weighs tokens (hessian/token_weights.h), which takes a backward pass
+ * over all of them: in effort best, where they are so many at most. */
 enum { WEIGHTED_TOKENS = 1 << 17 };
 static inline bool job_weighs(const struct job *j)
 {
-    return job_fisher(j) && j->sequences * j->seqlen <= WEIGHTED_TOKENS;
+    return j->fisher && j->effort == EFFORT_BEST &&
+           j->sequences * j->seqlen <= WEIGHTED_TOKENS;
+}
+
+/* Tokens that F is of, in whole batches. */
+static inline int64_t effort_fisher_tokens(int effort)
+{
+    return effort == EFFORT_BEST ? GRADIENT_TOKENS : 4096;
 }
 
 /* The options of forge-grid and forge-solve as words of a command line, from

@@ -209,8 +209,8 @@ int keys_make(struct request *r, struct err *e)
         add(&h, "gpu %s", j->gpu);
     if (j->parts > 1) /* 2: what files of stops have */
         add(&h, "parts %" PRId64 " 2", j->parts);
-    if (job_fisher(j)) /* 2: margins of routers are in them */
-        add(&h, "gradients 2");
+    if (j->fisher) /* 2: margins of routers are in them */
+        add(&h, "gradients 2 %" PRId64, effort_fisher_tokens(j->effort));
     if (job_weighs(j)) /* Hessians are of weighted tokens */
         add(&h, "weights");
     add_sidecar(&h, j->model, "config.json");

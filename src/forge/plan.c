@@ -119,9 +119,13 @@ static void add_device_solving(struct plan *p, const struct want *w,
     for (int i = 0; i < EFFORTS; i++) {
         n.effort = (enum effort)i;
         n.moved = i > EFFORT_FAST;
-        n.fisher = i == EFFORT_BEST && adds(l->input);
-        raise(&p->device_solve_bytes[i], (double)solve_need_bytes(&n, false));
-        raise(&p->device_solve_least[i], (double)solve_need_bytes(&n, true));
+        for (int k = 0; k < 2; k++) {
+            n.fisher = k && adds(l->input);
+            raise(&p->device_solve_bytes[i][k],
+                  (double)solve_need_bytes(&n, false));
+            raise(&p->device_solve_least[i][k],
+                  (double)solve_need_bytes(&n, true));
+        }
     }
 }
 

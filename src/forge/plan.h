@@ -47,8 +47,8 @@ struct plan {
     /* there, of the widest input's moments, without cross moments and with */
     double device_hessian_bytes[2];
     /* there, of the linear that takes most, and with as few rows at a time as may
-     * be; targets moved beyond EFFORT_FAST */
-    double device_solve_bytes[EFFORTS], device_solve_least[EFFORTS];
+     * be; targets moved beyond EFFORT_FAST; [1]: rows together */
+    double device_solve_bytes[EFFORTS][2], device_solve_least[EFFORTS][2];
     double gradient_bytes, gradient_thread_bytes; /* on the CPU */
     bool norms_behind, adds_scaled;               /* layer_norms.attn_out;
                                      * model_adds_scaled() */

@@ -27,6 +27,7 @@ struct request {
     double rate; /* --rate, GFLOP/s; 0: measure it */
     struct gpu gpu;
     struct plan plan;
+    bool fisher[EFFORTS];            /* which efforts solve rows together */
     uint64_t gguf_bytes;             /* of the file of layout gguf */
     double layer_bytes, layer_whole; /* with --parts: stops_layer_bytes() */
     double layer_kept;               /* stops_kept_bytes() */
@@ -34,11 +35,16 @@ struct request {
     struct place place;
 };
 
-/* Whether forge-gradient runs: for --effort best, or for --bits. */
+/* Whether forge-gradient runs: for rows together, or for --bits. */
 static inline bool request_gradients(const struct request *r)
 {
-    return job_fisher(&r->j) || r->bits > 0;
+    return r->j.fisher || r->bits > 0;
 }
+
+/* The default effort solves rows together in models of this hidden size at most: for a
+ * weight that takes multiply-adds in proportion to the width, where a forward pass takes
+ * one for each token. */
+enum { FISHER_HIDDEN = 2048 };
 
 /* check.c: checks before any work, within a second, by the code that later uses
  * what is checked. */

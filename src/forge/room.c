@@ -41,7 +41,9 @@ static void plan_gradient(const struct request *r, double tokens,
 {
     const struct plan *p = &r->plan;
     double row = (double)p->hidden_size * 2, region = REGION_MEMORY, states, x;
-    double window = least(tokens, GRADIENT_TOKENS);
+    double most = r->bits > 0 ? GRADIENT_TOKENS :
+                                (double)effort_fisher_tokens(r->j.effort);
+    double window = least(tokens, most);
     int regions = p->norms_behind ? 2 : 1;
 
     states = 2 * (double)p->layers * window * row;
@@ -203,9 +205,12 @@ static void plan_flops(const struct request *r, int effort, double *products,
         return;
     *products = tokens * (p->token_flops + (both ? p->second_flops : 0));
     *vectors = p->solve_flops[effort] + (both ? p->target_flops[effort] : 0);
-    if (effort == EFFORT_BEST) { /* forward, and backward twice that */
+    if (r->fisher[effort]) { /* forward, and backward twice that */
+        bool all = effort == EFFORT_BEST && tokens <= WEIGHTED_TOKENS;
+        double most = (double)effort_fisher_tokens(effort);
+
         *products += (3 * p->token_flops + 2 * p->head_flops) *
-                     (tokens <= WEIGHTED_TOKENS ? tokens : GRADIENT_TOKENS);
+                     (all ? tokens : least(tokens, most));
         *vectors += p->fisher_flops;
     }
     /* tokens are drawn; of each of a step the original's forward pass, the codes', theirs
@@ -360,7 +365,8 @@ static void print_parts(const struct request *r)
 static const char *weights_text(const struct job *j)
 {
     return job_weighs(j) ? " with weights by their gradients" :
-           job_fisher(j) ? " without weights, which up to 131072 have" :
+           j->fisher && j->effort == EFFORT_BEST ?
+                           " without weights, which up to 131072 have" :
                            "";
 }
 

@@ -169,8 +169,10 @@ static int stage_fisher(struct stage *s, struct err *e)
     if (stage_gradients(s, &gradient, &hessian, e) < 0)
         return e->code;
     stage_weigh(s, gradient);
-    command_add(gradient, "--expect-key", s->j.tkey, "--key", s->j.ckey,
-                s->j.model, stage_path(s->path[0], s->T, "tokens.fts"), NULL);
+    command_add(gradient, "--tokens",
+                number_word(s->counts[1], effort_fisher_tokens(s->j.effort)),
+                "--expect-key", s->j.tkey, "--key", s->j.ckey, s->j.model,
+                stage_path(s->path[0], s->T, "tokens.fts"), NULL);
     command_add(hessian, "--key", s->j.ckey, "-o",
                 stage_path(s->path[1], s->C, "fisher.fts"), NULL);
     return 0;

@@ -163,7 +163,7 @@ int stage_solve_tool(struct stage *s, struct command **c, struct err *e)
     *c = stage_device_tool(s, "forge-solve");
     (*c)->writes_report = true;
     add_words(*c, &s->solve);
-    if (job_fisher(&s->j))
+    if (s->j.fisher)
         command_add(*c, "--fisher", stage_path(s->path[0], s->C, "fisher.fts"),
                     NULL);
     command_add(*c, "--key", s->j.skey, "--report", s->report, NULL);

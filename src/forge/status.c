@@ -243,7 +243,7 @@ static void print_text(const struct standing *s)
            (long long)s->done, (long long)s->j.modules,
            s->to_go > 0 ? "; to go about " : "",
            s->to_go > 0 ? span_text(span, s->to_go) : "");
-    if (job_fisher(&s->j))
+    if (s->j.fisher)
         printf("gradients%s: %s\n",
                job_weighs(&s->j) ? ", of all tokens for their weights" : "",
                s->gradients ? "done" : "to come, before the layers");
@@ -342,7 +342,7 @@ static int print_json(const struct standing *s, struct err *e)
         json_stop(&w, s);
     if (s->hosts)
         json_hosts(&w, s);
-    if (job_fisher(&s->j))
+    if (s->j.fisher)
         jw_key(&w, "gradients"), jw_bool(&w, s->gradients);
     jw_key(&w, "layers"), jw_begin(&w, '[');
     for (int64_t i = 0; i < s->j.layers; i++)

@@ -40,7 +40,7 @@ bool stop_keeps_whole(const struct job *j, const struct linear *l)
                     l->part == PART_K || l->part == PART_V ||
                     l->part == PART_KV_A;
 
-    return *j->gpu || (job_fisher(j) && together);
+    return *j->gpu || (j->fisher && together);
 }
 
 /* Bytes and operations a token of an input's moments: H, and its cross moment with

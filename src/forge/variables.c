@@ -67,7 +67,7 @@ int job_variables(const struct job *j, struct job_variables *v, struct err *e)
         formatted(e, "PROPAGATE=%s",
                   j->propagate == PROPAGATE_ORIGINAL ? "original" :
                                                        "quantized"),
-        formatted(e, "FISHER=%s", job_fisher(j) ? "yes" : ""),
+        formatted(e, "FISHER=%s", j->fisher ? "yes" : ""),
         formatted(e, "WEIGHTS=%s", job_weighs(j) ? "yes" : ""),
         formatted(e, "PARTS=%" PRId64, j->parts),
         stop_list(j, e),

@@ -260,8 +260,8 @@ const char *resemble_verdict(const struct resemblance *r)
         return "the codes are not those of these weights";
     if (!near && !(fabs(r->bias) <= BIAS_LIMIT))
         return "the zero points are off";
-    if (!(fabs(r->trend) <= TREND_LIMIT + moved / (1 + moved) ||
-          fabs(r->trend) <= TREND_ERRORS * r->trend_error))
+    if (!near && !(fabs(r->trend) <= TREND_LIMIT + moved / (1 + moved) ||
+                   fabs(r->trend) <= TREND_ERRORS * r->trend_error))
         return "the scales are not those of these weights";
     return NULL;
 }

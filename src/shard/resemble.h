@@ -17,11 +17,6 @@
  *   bias   mean of (w - w') in steps of the scale: within 0.07.  A zero that is
  *          off by one, as between GPTQ v1 and v2, gives exactly 1.
  *
- * Slope and bias are ignored if |w - w'| < |w| / 16 (8 bits: / 64): in a group
- * with a few huge weights the others become zero, and the compensation in other
- * groups is larger than those groups' weights (slope 0.21, bias 0.57, and
- * sound).
- *
  *   trend  slope of the regression, over the groups, of log(<w, w'> / <w, w>)
  *          on log(scale): within 0.04, since rounding is independent of a
  *          group's scale; with d = |w - w'| / |w| up to d² / (1 + d²) more,
@@ -31,7 +26,11 @@
  *          little.  (The spread of the ratio does not separate the two: 0.13
  *          for a small model's scales rolled by a row, and 0.13 for the worst
  *          sound result.)  Scales within 1 % of each other have no trend:
- *          a linear of equal weights has w' / w in proportion to the scale. */
+ *          a linear of equal weights has w' / w in proportion to the scale.
+ *
+ * None counts if |w - w'| < |w| / 16 (8 bits: / 64): in a group with a few huge
+ * weights the others become zero, and the compensation in other groups is larger
+ * than those groups' weights (slope 0.21, bias 0.57, trend 0.53, and sound). */
 #ifndef FORGE_RESEMBLE_H
 #define FORGE_RESEMBLE_H
 
@@ -42,7 +41,7 @@ struct resemblance {
     double trend_error; /* standard error of the trend */
     double rms;         /* RMS of w - w' in steps; rounding to nearest: 0.29 */
     double relative;    /* d = RMS of w - w' over RMS of w, all elements */
-    double near;        /* slope and bias are ignored where d is less */
+    double near;        /* none of the three counts where d is less */
     uint64_t groups;    /* number of groups in slope and trend */
 };
 

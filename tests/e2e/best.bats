@@ -91,3 +91,26 @@ PYTHON
     less "$(operations without)" "$(operations with)"
     [ "$(operations default)" = "$(operations with)" ]
 }
+
+@test "the default effort solves rows together up to 2,048 inputs, in families with gradients" {
+    gradients() { # MODEL OPTION...
+        forge quantize "$1" out --text "$text" --dry-run "${@:2}" >said
+        grep -c '^gradients ' said
+    }
+    for width in 2048 2176; do
+        mkdir $width
+        cp "$model"/tokenizer* $width
+        sed -E 's/("hidden_size": )[^,]*/\1'$width'/; s/("intermediate_size": )[^,]*/\1128/; s/("head_dim": )[^,]*/\1128/
+            s/("num_attention_heads": )[^,]*/\1'$((width / 128))'/; s/("num_key_value_heads": )[^,]*/\11/
+            s/("num_hidden_layers": )[^,]*/\11/' "$model/config.json" >$width/config.json
+        mkmodel $width/model.safetensors "$(jq .vocab_size $width/config.json)" $width 128 $((width / 128)) 1 1
+    done
+    [ "$(gradients 2048)" -eq 1 ]
+    run -1 gradients 2176
+    [ "$(gradients 2176 --effort best)" -eq 1 ]
+    run -1 gradients 2048 --effort fast
+    python3 "$tree/tests/reference/forward.py" make qwen3_next qwen3_next
+    cp "$model"/tokenizer* qwen3_next
+    run -1 gradients qwen3_next --group 16
+    refused 78 forge quantize qwen3_next out --text "$text" --dry-run --group 16 --effort best
+}

@@ -176,24 +176,29 @@ PYTHON
 }
 
 @test "a GPU too small is refused before the work: by tool, and all of them together" {
-    quantize out --dry-run >said
-    layer=$(sed -nE 's/^GPU memory +([0-9.]+) MiB for a layer.*/\1/p' said)
-    read -r hessian least < <(sed -nE 's/^ +([0-9.]+) MiB for the widest Hessian.* at a time ([0-9.]+) MiB$/\1 \2/p' said)
     all=$BATS_FILE_TMPDIR/bin
+    needs() { # EFFORT
+        quantize out --dry-run --effort "$1" >said
+        layer=$(sed -nE 's/^GPU memory +([0-9.]+) MiB for a layer.*/\1/p' said)
+        read -r hessian least < <(sed -nE 's/^ +([0-9.]+) MiB for the widest Hessian.* at a time ([0-9.]+) MiB$/\1 \2/p' said)
+    }
     small() { # MIB WHAT OPTION...
         FAKE_CUDA_ROOM=$(bytes "$1" MiB) run -75 --separate-stderr quantize out --device cuda "${@:3}"
         [[ $stderr == "forge: needs "*" MiB of GPU memory for $2, "*" are available" ]]
         [ ! -e work ]
     }
+    needs default
     small "$(awk -v n="$layer" 'BEGIN { print n - .1 }')" "a layer"
     small "$(awk -v n="$hessian" 'BEGIN { print n - .1 }')" "the widest Hessian"
     small 1000 "the widest Hessian" --gpu-memory 40M
+    small 150 "a layer's gradients"
     small 150 "a layer's gradients" --effort best
+    needs fast
     sum=$(awk -v a="$layer" -v b="$hessian" -v c="$least" 'BEGIN { print a + b + c }')
-    small "$(awk -v n="$sum" 'BEGIN { print n - .2 }')" "a layer, its Hessians and its codes"
+    small "$(awk -v n="$sum" 'BEGIN { print n - .2 }')" "a layer, its Hessians and its codes" --effort fast
     # with auto the CPU does what does not fit
-    FAKE_CUDA_ROOM=100 quantize out
-    FAKE_CUDA_ROOM=$(bytes "$(awk -v n="$sum" 'BEGIN { print n + .2 }')" MiB) quantize enough --device cuda
+    FAKE_CUDA_ROOM=100 quantize out --effort fast
+    FAKE_CUDA_ROOM=$(bytes "$(awk -v n="$sum" 'BEGIN { print n + .2 }')" MiB) quantize enough --device cuda --effort fast
     same_tensors out enough
 }
 

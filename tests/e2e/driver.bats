@@ -232,7 +232,7 @@ END
     [ "$(id -u)" -eq 0 ] && command -v mount >/dev/null || skip "needs root to mount"
     local few=(--text "$text" --sequences 16 --seqlen 512)
     mkdir disk
-    mount -t tmpfs -o size=9m forge-test disk || skip "no tmpfs"
+    mount -t tmpfs -o size=22m forge-test disk || skip "no tmpfs"
     forge quantize "$model" out "${few[@]}" --work disk/work 2>said
     umount disk
     [ "$(grep -c ' more would keep hidden states to go on from, ' said)" -eq 1 ]
@@ -335,7 +335,8 @@ PYTHON
     run -0 forge status work
     [[ ${lines[0]} == *complete* ]]
     [ "${lines[1]}" = "100 % done: 4 of 4 layers, 28 of 28 modules" ]
-    [ "${#lines[@]}" -eq 7 ]
+    [ "${lines[2]}" = "gradients: done" ]
+    [ "${#lines[@]}" -eq 8 ]
     S=$(echo work/solve-*)
     : >work/meter.json.tmp.999999999.abcdef
     : >"$S/codes-12.fts.tmp.999999999.abcdef"

@@ -122,7 +122,7 @@ shares_at() { # WORK POINT: of layer 1
         for jobs in 1 3; do forge quantize wide p$jobs "${small[@]}" --parts 3 --jobs $jobs $how --work w$jobs; done
         same p1 p3
         same_codes w1 w3
-        [ "$(shares_at w3 attn_out)" -eq "$(case $how in *best) echo 1 ;; *original) echo 0 ;; *) echo 3 ;; esac)" ]
+        [ "$(shares_at w3 attn_out)" -eq "$(case $how in *fast) echo 3 ;; *original) echo 0 ;; *) echo 1 ;; esac)" ]
         [[ $how == *original ]] || [ "$(shares_at w3 mlp_in)" -eq 3 ]
         [ "$(forge status --json w3 | jq -c '[.percent, .done, .total]')" = '[100,14,14]' ]
         rm -r p1 p3 w1 w3
@@ -139,7 +139,7 @@ shares_at() { # WORK POINT: of layer 1
     for family in deepseek_v3:fp8 qwen2_moe:fused-oi; do
         python3 "$MOE" make "${family%:*}" "${family#*:}" m
         for jobs in 1 4; do
-            forge quantize m p$jobs "${small[@]}" --group 32 --parts 4 --jobs $jobs --work w$jobs
+            forge quantize m p$jobs "${small[@]}" --effort fast --group 32 --parts 4 --jobs $jobs --work w$jobs
         done
         same p1 p4
         same_codes w1 w4
@@ -154,13 +154,13 @@ shares_at() { # WORK POINT: of layer 1
     rm -r w/solve-*/codes-[123].fts
     lib=$(dirname "$(dirname "$(readlink -f "$(command -v forge)")")")/lib/4bit-forge
     solve=$(basename w/solve-*)
-    make -s -f "$lib/pipeline.mk" -C w -j2 "$solve/codes-1-attn_out.share-0-of-1.fts"
+    make -s -f "$lib/pipeline.mk" -C w -j2 "$solve/codes-1-mlp_in.share-0-of-1.fts"
     FORGE_STEP_COST=0 forge quantize "$model" p2 "${small[@]}" --parts 2 --jobs 2 --work w
     same want p2
     [ "$(ls -d w/solve-* | wc -l)" -eq 1 ]
     [ -z "$(find w -name '*.share-*' -o -name 'moments-*')" ]
     # what parts have computed is there: layer 1's shares alone came again
-    count() { jq -s "[.[] | select(.stage == \"$1\" and .layer == 1 and .point == \"attn_out\")] | length" w/solve-*/stages.jsonl; }
+    count() { jq -s "[.[] | select(.stage == \"$1\" and .layer == 1 and .point == \"mlp_in\")] | length" w/solve-*/stages.jsonl; }
     [ "$(count moments)" -eq 4 ]
     [ "$(count share)" -eq 4 ]
     for bad in x -1 1e3 9999999; do

@@ -83,8 +83,10 @@ evaluate() { # NAME: into NAME.json, once
 @test "by hand, through pipes, the same as --propagate original" {
     forge-tokens -q --sequences 4 --seqlen 64 "$model" "$text" |
         forge-calib -q "$model" | forge-hessian -q >hessians
+    forge-tokens -q --sequences 4 --seqlen 64 "$model" "$text" |
+        forge-gradient -q --tokens 4096 "$model" | forge-hessian -q -o fisher
     forge-weights -q "$model" | forge-grid -q --hessian hessians |
-        forge-solve -q --effort default --prior 2 --hessian hessians |
+        forge-solve -q --effort default --prior 2 --fisher fisher --hessian hessians |
         forge-pack -q --layout compressed-tensors |
         forge-shard -q --from "$model" hand
     forge quantize "$model" driven "${small[@]}" --propagate original
