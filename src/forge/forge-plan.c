@@ -52,7 +52,7 @@ static void print(const struct plan *p)
         { "default_flops", p->solve_flops[EFFORT_DEFAULT] },
         { "best_flops", p->solve_flops[EFFORT_BEST] },
         { "target_flops", p->target_flops[EFFORT_DEFAULT] },
-        { "fisher_flops", p->fisher_flops },
+        { "fisher_flops", p->fisher_flops[EFFORT_BEST] },
     };
 
     for (size_t i = 0; i < ARRAY_LEN(row); i++)

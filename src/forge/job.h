@@ -127,7 +127,7 @@ static inline bool job_weighs(const struct job *j)
 /* Tokens that F is of, in whole batches. */
 static inline int64_t effort_fisher_tokens(int effort)
 {
-    return effort == EFFORT_BEST ? GRADIENT_TOKENS : 4096;
+    return effort == EFFORT_BEST ? GRADIENT_TOKENS : 2048;
 }
 
 /* The options of forge-grid and forge-solve as words of a command line, from

@@ -12,6 +12,7 @@
 #include "checkpoint/checkpoint.h"
 #include "common/math/quant.h"
 #include "device/ledger.h"
+#include "gptq/solve/fishers.h"
 #include "gptq/solve/solve_need.h"
 #include "hessian/hessian_room.h"
 
@@ -35,12 +36,13 @@ static uint64_t packed_bytes(const struct linear *l, struct module_grid g)
 }
 
 /* Sweeps of Fisher descent for a linear; 0: none. */
-static int sweeps(const struct linear *l)
+static int sweeps(const struct linear *l, int effort)
 {
-    if (l->input == IN_EXPERT_MID)
-        return FISHER_EXPERT_SWEEPS;
-    return l->input == IN_ATTN_OUT || l->input == IN_MLP_MID ? FISHER_SWEEPS :
-                                                               0;
+    bool down = l->input == IN_EXPERT_MID || l->input == IN_MLP_MID;
+
+    return effort > EFFORT_FAST && (down || l->input == IN_ATTN_OUT) ?
+               fishers_sweeps(-1, (enum effort)effort, l->module) :
+               0;
 }
 
 /* Parameters of the plan that all layers share. */
@@ -155,8 +157,8 @@ static void add_solving(struct plan *p, const struct want *w,
 
         p->solve_flops[i] += flops;
         p->target_flops[i] += solve_cost_linear(&moved, rows, cols) - flops;
+        p->fisher_flops[i] += solve_cost_fisher(rows, cols, sweeps(l, i));
     }
-    p->fisher_flops += solve_cost_fisher(rows, cols, sweeps(l));
     add_device_solving(p, w, l);
 }
 

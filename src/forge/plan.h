@@ -65,7 +65,8 @@ struct plan {
     int64_t
         weighers; /* linears that weigh a token (calib/gradient_weights.h), all
                        * layers' */
-    double fisher_flops; /* Fisher descent on o_proj, down_proj and experts'
+    double fisher_flops
+        [EFFORTS]; /* Fisher descent on o_proj, down_proj and experts'
                             down_proj; k and v, which take less, are left out */
 };
 

@@ -211,7 +211,7 @@ static void plan_flops(const struct request *r, int effort, double *products,
 
         *products += (3 * p->token_flops + 2 * p->head_flops) *
                      (all ? tokens : least(tokens, most));
-        *vectors += p->fisher_flops;
+        *vectors += p->fisher_flops[effort];
     }
     /* tokens are drawn; of each of a step the original's forward pass, the codes', theirs
      * again in the backward pass, and that; the head for all but one of these */

@@ -251,7 +251,7 @@ fails() { # TOOL N...: it ends with one line when the device's N-th operation fa
 @test "--dry-run says what the refusal says" {
     local model=$BATS_TEST_DIRNAME/../../examples/llama-4m text=$BATS_TEST_DIRNAME/../../examples/calib.jsonl
     forge-tokens -q --sequences 2 --seqlen 16 "$model" "$text" >tokens
-    forge quantize --dry-run --text "$text" "$model" out >said
+    forge quantize --dry-run --effort fast --text "$text" "$model" out >said
     need=$(sed -nE 's/^GPU memory .* one, ([0-9.]+ MiB) for a layer; .*/\1/p' said)
     run -75 --separate-stderr env FAKE_CUDA_ROOM=100 gpu/forge-calib -q --device cuda "$model" tokens
     [[ $stderr == *"a layer takes $need of GPU memory"* ]]
@@ -260,7 +260,7 @@ fails() { # TOOL N...: it ends with one line when the device's N-th operation fa
         gpu/forge-calib -q --device cuda "$model" tokens >gpu.fts
     forge-calib -q "$model" tokens >cpu.fts
     cmp cpu.fts gpu.fts
-    forge quantize --dry-run --device cpu --text "$text" "$model" out >said
+    forge quantize --dry-run --effort fast --device cpu --text "$text" "$model" out >said
     run ! grep -q "GPU memory" said
     run ! grep -q gradients said
     # and with --effort best, of gradients

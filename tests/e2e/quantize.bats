@@ -84,7 +84,7 @@ evaluate() { # NAME: into NAME.json, once
     forge-tokens -q --sequences 4 --seqlen 64 "$model" "$text" |
         forge-calib -q "$model" | forge-hessian -q >hessians
     forge-tokens -q --sequences 4 --seqlen 64 "$model" "$text" |
-        forge-gradient -q --tokens 4096 "$model" | forge-hessian -q -o fisher
+        forge-gradient -q --tokens 2048 "$model" | forge-hessian -q -o fisher
     forge-weights -q "$model" | forge-grid -q --hessian hessians |
         forge-solve -q --effort default --prior 2 --fisher fisher --hessian hessians |
         forge-pack -q --layout compressed-tensors |

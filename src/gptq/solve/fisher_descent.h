@@ -9,7 +9,7 @@
  *     tr(F E H Eᵀ)
  *
  * (K-FAC: Martens, Grosse, arXiv 1503.05671; YAQA: arXiv 2505.22988), which
- * couples the rows.  Coordinate descent: codes are visited row by row, and each
+ * couples the rows.  Coordinate descent: codes are visited in blocks of rows, and each
  * moves to the value that minimizes this loss with all other codes fixed.  Ends
  * when a sweep moves none, or after `sweeps`.  The loss never rises. */
 #ifndef FORGE_FISHER_DESCENT_H

@@ -95,9 +95,11 @@ void fishers_done(struct fishers *f)
         drop(f);
 }
 
-int fishers_sweeps(int asked, const char *module)
+int fishers_sweeps(int asked, enum effort effort, const char *module)
 {
     if (asked >= 0)
         return asked;
-    return tensor_name_is_expert(module) ? FISHER_EXPERT_SWEEPS : FISHER_SWEEPS;
+    if (tensor_name_is_expert(module))
+        return FISHER_SWEEPS_EXPERT;
+    return effort == EFFORT_BEST ? FISHER_SWEEPS_BEST : FISHER_SWEEPS_DEFAULT;
 }

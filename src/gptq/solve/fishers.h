@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "common/base.h"
+#include "gptq/solve/solve_refined.h"
 
 struct fishers;
 
@@ -22,7 +23,7 @@ MUST_CHECK int fishers_get(struct fishers *f, const char *module, uint64_t rows,
                            const float **fisher, struct err *e);
 /* Free what has been got, but for F of experts, which those of a layer share. */
 void fishers_done(struct fishers *f);
-/* Sweeps over all rows of the module; asked: module_params.sweeps. */
-int fishers_sweeps(int asked, const char *module);
+/* Sweeps over all rows of the module: `asked` or, where that is negative, the effort's. */
+int fishers_sweeps(int asked, enum effort effort, const char *module);
 
 #endif

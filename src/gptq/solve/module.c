@@ -441,7 +441,8 @@ static int solve_rows(struct module_solver *m, const struct frame *w,
     if (fishers_have(m->fishers, w->name) &&
         fishers_get(m->fishers, w->name, w->dims[0], &fisher, e) < 0)
         return e->code;
-    p->fisher_sweeps = fishers_sweeps(m->params.sweeps, w->name);
+    p->fisher_sweeps =
+        fishers_sweeps(m->params.sweeps, m->params.effort, w->name);
     if (fisher && refined_on_gpu(&m->refined)) {
         p->fisher = fisher;
         rc = refined_solve(p, &m->refined, w->data, grids, codes, r, e);

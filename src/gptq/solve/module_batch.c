@@ -261,7 +261,7 @@ static bool add_module(struct module_batch *t, struct member *m,
         o.refined.gap = x.gap;
         o.refined.fisher_sweeps =
             fishers_have(t->fishers, w->name) ?
-                fishers_sweeps(t->params->sweeps, w->name) :
+                fishers_sweeps(t->params->sweeps, t->params->effort, w->name) :
                 0;
         o.drift = x.output || x.gap ? NULL : x.drift;
     }

@@ -7,7 +7,11 @@
 
 /* Sweeps of Fisher descent, at most.  Experts are many, and a third sweep gains
  * nothing for them. */
-enum { FISHER_SWEEPS = 6, FISHER_EXPERT_SWEEPS = 2 };
+enum {
+    FISHER_SWEEPS_BEST = 6,
+    FISHER_SWEEPS_DEFAULT = 4,
+    FISHER_SWEEPS_EXPERT = 2
+};
 
 struct solve_cost {
     enum effort effort;
