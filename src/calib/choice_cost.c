@@ -15,11 +15,14 @@ int choice_cost(const struct model *m, int64_t layer, const void *from,
 {
     size_t h = (size_t)model_config(m)->hidden_size;
     size_t row = h * dtype_bits(model_dtype(m)) / 8;
-    float *x = mem_zero(3 * h, sizeof(*x), "gradients", e);
-    float *y = x + h, *slope = y + h;
-    int rc = x ? 0 : e->code;
+    float *x = mem_zero(3 * h, sizeof(*x), "gradients", e), *y, *slope;
     double sum = 0;
+    int rc = 0;
 
+    if (!x)
+        return e->code;
+    y = x + h;
+    slope = y + h;
     for (size_t t = 0; t < (size_t)n && rc >= 0; t++) {
         double change = 0;
 

@@ -37,8 +37,8 @@ struct run {
     struct token_rows outer; /* [rows, H]: with respect to what attention or MLP
                               * puts out, if it is another one */
     struct gradient_frames frames;
-    double
-        choice; /* choice_cost() of the last mixture and the first batch; 0: not yet */
+    /* choice_cost() of the last mixture and the first batch; 0: not yet. */
+    double choice;
     size_t row; /* bytes of H elements */
 };
 

@@ -126,10 +126,11 @@ static int check_layout(struct request *r, const struct module_choice *choice,
     return preflight_check(&p, &linears, e);
 }
 
-/* Refuse what the effort or the device do not do for the model's family. */
+/* Refuse what the effort or the device do not do for the model's family; find which
+ * efforts solve rows together. */
 static int check_family(struct request *r, struct err *e)
 {
-    const struct job *j = &r->j;
+    struct job *j = &r->j;
     bool cuda = !strcmp(j->device, "cuda");
     struct model_config c;
     const char *lacks;
@@ -139,8 +140,10 @@ static int check_family(struct request *r, struct err *e)
     if (rc)
         return rc;
     lacks = model_gradient_lacks(&c, j->seqlen);
-    r->fisher[EFFORT_DEFAULT] = r->fisher[EFFORT_BEST] =
-        !lacks && j->method == METHOD_GPTQ;
+    r->fisher[EFFORT_BEST] = !lacks && j->method == METHOD_GPTQ;
+    r->fisher[EFFORT_DEFAULT] =
+        r->fisher[EFFORT_BEST] && c.hidden_size <= FISHER_HIDDEN;
+    j->fisher = r->fisher[j->effort];
     if (j->effort == EFFORT_BEST && j->method == METHOD_GPTQ && lacks)
         rc = err_set(e, E_CONFIG,
                      "--effort best: %s has %s, whose gradients are not "
@@ -184,9 +187,6 @@ int check_model(struct request *r, struct err *e)
         return e->code;
     if (j->parts > 1 && count_layer_bytes(r, e) < 0)
         return e->code;
-    if (r->plan.hidden_size > FISHER_HIDDEN)
-        r->fisher[EFFORT_DEFAULT] = false;
-    j->fisher = r->fisher[j->effort];
     j->layers = r->plan.layers;
     j->modules = r->plan.modules;
     j->bytes_in = r->plan.bytes_in;

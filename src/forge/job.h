@@ -125,9 +125,10 @@ static inline bool job_weighs(const struct job *j)
 }
 
 /* Tokens that F is of, in whole batches. */
+enum { FISHER_TOKENS_DEFAULT = 2048 };
 static inline int64_t effort_fisher_tokens(int effort)
 {
-    return effort == EFFORT_BEST ? GRADIENT_TOKENS : 2048;
+    return effort == EFFORT_BEST ? GRADIENT_TOKENS : FISHER_TOKENS_DEFAULT;
 }
 
 /* The options of forge-grid and forge-solve as words of a command line, from

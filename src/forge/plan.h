@@ -65,9 +65,9 @@ struct plan {
     int64_t
         weighers; /* linears that weigh a token (calib/gradient_weights.h), all
                        * layers' */
-    double fisher_flops
-        [EFFORTS]; /* Fisher descent on o_proj, down_proj and experts'
-                            down_proj; k and v, which take less, are left out */
+    /* Fisher descent on o_proj, down_proj and experts' down_proj; k and v, which take
+     * less, are left out. */
+    double fisher_flops[EFFORTS];
 };
 
 /* Fill *p from headers only; plan_release() it.  choice: the linears that become

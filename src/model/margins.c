@@ -135,9 +135,13 @@ static void find(void *ctx, size_t begin, size_t end)
               *score = j->now + t * n;
         struct margin *to = j->of + t * MARGINS;
         const float *logits = j->m->logits ? j->m->logits + t * n : score;
-        double noise = MARGIN_NOISE * MARGIN_NOISE * variance(logits, n);
-        uint64_t signs = splitmix64_at(j->first + (uint64_t)t);
+        uint64_t signs = 0;
+        double noise = 0;
 
+        if (!j->m->logits) {
+            noise = MARGIN_NOISE * MARGIN_NOISE * variance(logits, n);
+            signs = splitmix64_at(j->first + (uint64_t)t);
+        }
         memset(to, 0, MARGINS * sizeof(*to));
         memcpy(key, logits, (size_t)n * sizeof(*key));
         route_scores(j->kind, key, n);

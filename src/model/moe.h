@@ -72,11 +72,11 @@ MUST_CHECK int router_logits(const struct router *r, const float *x, int64_t n,
  * backward_table.h's random sums of logits is KL's. */
 #define MARGIN_NOISE 0.05
 struct margins {
-    const float *
-        logits; /* [n, experts], the host's: the original's; NULL: a random sum */
+    /* [n, experts], the host's: the original's; NULL: a random sum. */
+    const float *logits;
     double by;
-    uint64_t
-        first; /* of a random sum: token i has the signs of number first + i */
+    /* Of a random sum: token i has the signs of number first + i. */
+    uint64_t first;
 };
 /* gx[n, H] += the gradient of the objective or of the sum with respect to the router's
  * inputs x[n, H], f32 where layers run; s is held constant.  Errors of router_logits(). */
