@@ -18,6 +18,7 @@ struct w4_few {
     const struct forge_w4a16 *w;
     const struct w4_fixed *x; /* [m], m: 1..W4_FEW */
     int64_t m;
+    int digits;        /* of x: 2 or 3 */
     const float *sums; /* [m, groups]: sum of x over each group, if W has
                         * zeros */
     /* pieces piece..piece+pieces-1 of x, of those that are there; of

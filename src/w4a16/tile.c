@@ -133,7 +133,7 @@ static four bytes_of(four a, four b, four c, four d)
 }
 
 /* The digits of integers f of a piece. */
-static void put_digits(const struct w4_fixed *to, int64_t piece,
+static void put_digits(const struct w4_fixed *to, int digits, int64_t piece,
                        const int32_t *f, enum w4_form form)
 {
     bool pairs = in_pairs(form);
@@ -162,7 +162,7 @@ static void put_digits(const struct w4_fixed *to, int64_t piece,
         /* digits plus 128 are the bytes of f plus 128 in each of them */
         for (int j = 0; j < 4; j++)
             v[j] = (v[j] + 0x808080) ^ 0x808080;
-        for (int t = 0; t < 3; t++) {
+        for (int t = 0; t < digits; t++) {
             four all = bytes_of(v[0] >> 8 * t, v[1] >> 8 * t, v[2] >> 8 * t,
                                 v[3] >> 8 * t);
 
@@ -193,13 +193,13 @@ static void put_bases(const struct w4_fixed *to, int64_t piece,
 
 /* n inputs of a piece from x on, as integers in its first places.  The unit is NaN if
  * one is not finite. */
-static void fix(const struct w4_fixed *to, int64_t piece, const float *x,
-                int64_t n, enum w4_form form)
+static void fix(const struct w4_fixed *to, int digits, int64_t piece,
+                const float *x, int64_t n, enum w4_form form)
 {
     const float rounder = 12582912; /* 1.5 * 2^23 */
     int32_t f[W4_RUN], most = 0, bits;
     four *v = (four *)(void *)f, sizes = { 0 };
-    int size = piece_of(form);
+    int size = piece_of(form), places = 8 * digits - 3;
     float inverse;
 
     memcpy(f, x, (size_t)n * sizeof(*x));
@@ -212,7 +212,9 @@ static void fix(const struct w4_fixed *to, int64_t piece, const float *x,
     for (int i = 0; i < 4; i++)
         most = sizes[i] > most ? sizes[i] : most;
     most >>= 23; /* the exponent */
-    bits = most == 255 ? INT32_MAX : most > 22 ? (most - 21) << 23 : 1 << 23;
+    bits = most == 255       ? INT32_MAX :
+           most > places + 1 ? (most - places) << 23 :
+                               1 << 23;
     memcpy(&to->unit[piece], &bits, sizeof(bits));
     if (most == 255)
         return;
@@ -220,7 +222,7 @@ static void fix(const struct w4_fixed *to, int64_t piece, const float *x,
     memcpy(&inverse, &bits, sizeof(bits));
     for (int i = 0; i < size / 4; i++)
         v[i] = (four)((four_floats)v[i] * inverse + rounder) - 0x4b400000;
-    put_digits(to, piece, f, form);
+    put_digits(to, digits, piece, f, form);
     put_bases(to, piece, f, form);
 }
 
@@ -249,7 +251,7 @@ static void few_row(const struct job *j, int64_t r, float *row, float *by_place)
         int64_t end = whole ? w->depth : w->first[g + 1];
 
         for (int64_t k = whole ? 0 : w->first[g]; k < end; k += size)
-            fix(&to->fixed[r], piece++, by_place + k,
+            fix(&to->fixed[r], to->digits, piece++, by_place + k,
                 end - k < size ? end - k : size, w->form);
     }
 }
@@ -277,9 +279,10 @@ static size_t place_fixed(struct w4_x *to, char *p)
         f->unit = (float *)(f->fixed + n);
         f->base = (int32_t *)(f->unit + pieces);
         f->digit = (int8_t *)(f->base + bases);
-        p = (char *)f->digit + 3 * digits;
+        p = (char *)f->digit + to->digits * digits;
     }
-    return (size_t)to->rows * (size_t)(4 * (n + pieces + bases) + 3 * digits);
+    return (size_t)to->rows *
+           (size_t)(4 * (n + pieces + bases) + to->digits * digits);
 }
 
 static int few(struct job *j, struct err *e)
@@ -287,10 +290,12 @@ static int few(struct job *j, struct err *e)
     struct w4_x *to = j->to;
     const struct forge_w4a16 *w = to->w;
     size_t sums = (size_t)(to->rows * w->groups) * sizeof(float);
-    size_t size = place_fixed(to, NULL);
+    size_t size;
     float *row;
 
     to->type = DT_F32;
+    to->digits = j->type == DT_BF16 ? 2 : 3;
+    size = place_fixed(to, NULL);
     to->own = mem_zero(size + sums, 1, what, e);
     row = to->own ?
               mem_alloc((size_t)(w->cols + w->depth) * sizeof(*row), what, e) :
@@ -431,6 +436,7 @@ static void few_tile(const struct w4_x *x, int64_t part, struct w4_few f,
 {
     f.w = x->w;
     f.x = x->fixed + r;
+    f.digits = x->digits;
     f.sums = x->sums + r * x->w->groups;
     f.piece = part * W4_PART;
     f.pieces = W4_PART;

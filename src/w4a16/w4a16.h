@@ -75,14 +75,14 @@ static inline int64_t w4_at(const struct forge_w4a16 *w, int64_t g, int64_t o)
     return g * w->pitch + w4_awq_at(o / 8, nibble[o % 8]);
 }
 
-/* A row of x as integers, x = fixed * unit, |fixed| <= 2^22, unit a power of two: in
- * pieces of up to W4_PIECE inputs of a group, or of 16 words (W4_BY_OUTPUT).  Places
- * of a piece that are no inputs are 0. */
+/* A row of x as integers, x = fixed * unit, unit a power of two, |fixed| <= 2^22, or
+ * with two digits 2^14: in pieces of up to W4_PIECE inputs of a group, or of 16 words
+ * (W4_BY_OUTPUT).  Places of a piece that are no inputs are 0. */
 struct w4_fixed {
     /* [pieces, places of a piece]; of W4_BY_OUTPUT [pieces, 8, 16]: nibble j of 16
      * words side by side */
     int32_t *fixed;
-    /* [3, pieces, places], dimension 0 ld apart: digits of base 256, -128..127, lowest
+    /* [digits, pieces, places], dimension 0 ld apart: digits of base 256, -128..127, lowest
      * first; even inputs of each word, then odd ones (W4_BY_INPUT), even ones of all
      * words, then odd ones (W4_BY_OUTPUT), in order, or each two inputs twice (W4_AWQ, by
      * kernels.h) */
@@ -137,6 +137,7 @@ struct w4_x {
         *p; /* [rows, ld]; the caller's x, or own; NULL: up to W4_FEW rows */
     int64_t ld;
     struct w4_fixed fixed[W4_FEW]; /* of a row each */
+    int digits;                    /* of these: 2 of x of DT_BF16, else 3 */
     int64_t pieces;
     float *sums; /* up to W4_FEW rows: [rows, groups] sums of x over groups */
     void *own;   /* memory of p or sums; NULL: none */

@@ -295,7 +295,7 @@ SH
     grep -x 'states  *[0-9.]* [KM]iB in the work directory' plan
     grep -x 'steps  *12 in a layer: 8 of parts, 4 of shares' plan
     FORGE_STEP_COST=0 forge quantize "$model" out "${small[@]}" --parts 2 --jobs 2 --dry-run >plan
-    grep -x 'steps  *24 in a layer: 8 of parts, 8 that merge, 8 of shares' plan
+    grep -x 'steps  *22 in a layer: 8 of parts, 8 that merge, 6 of shares' plan
     forge quantize "$model" out "${small[@]}" --parts 2 --jobs 2 --grid '*=8bit' --dry-run >eight
     of_inputs() { sed -nE 's/^parts .* every input: ([0-9.]*) MiB\)$/\1/p' "$1"; }
     # half a byte more for each of a layer's 786,432 weights

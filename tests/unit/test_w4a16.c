@@ -41,6 +41,7 @@ static float *multiply(const struct forge_w4a16 *w, const struct rows *x,
 /* Of some rows and outputs of a product, in double: the sums, and the root of their
  * terms' squares. */
 struct truth {
+    double bound; /* of errors, in units of the latter */
     int64_t n;
     struct entry {
         int64_t row, output;
@@ -74,7 +75,11 @@ static struct entry entry(const struct w4_linear *l, const struct rows *x,
 static struct truth truth_of(const struct w4_linear *l, const struct rows *x)
 {
     int64_t step = l->o > 1024 ? 7 : 1;
-    struct truth t = { .of = malloc((size_t)(x->m * (l->o / step + 1)) *
+    bool fixed = x->m <= FORGE_W4A16_FEW && x->type == FORGE_W4A16_BF16;
+    /* f32 sums err by some 2^-24 of each term; x of up to 1 in multiples of 2^-14 by
+     * 2^-14 / sqrt(12) of a term's weight, where x is 1 / sqrt(3) on average */
+    struct truth t = { .bound = fixed ? 1.6e-4 : 4e-6,
+                       .of = malloc((size_t)(x->m * (l->o / step + 1)) *
                                     sizeof(*t.of)) };
 
     for (int64_t r = 0; r < x->m; r += 1 + r / 5)
@@ -83,7 +88,6 @@ static struct truth truth_of(const struct w4_linear *l, const struct rows *x)
     return t;
 }
 
-/* In units of the size of the terms: f32 sums err by some 2^-24 of it each. */
 static void compare(const struct truth *t, int64_t ld, const float *y)
 {
     for (int64_t i = 0; i < t->n; i++) {
@@ -91,7 +95,7 @@ static void compare(const struct truth *t, int64_t ld, const float *y)
 
         /* zeros of up to 8 steps away are taken off behind the sum */
         CHECK(fabs((double)y[e->row * ld + e->output] - e->sum) <
-              4e-6 * (0.05 + e->size));
+              t->bound * (0.05 + e->size));
     }
 }
 
@@ -273,11 +277,13 @@ static void test_dense(void)
 
 /* ---- few rows: x as integers ---- */
 
-/* Inputs of all sizes: a few rows have errors of 2^-22 of the largest input of 128,
- * none where its weight is 0, and f32's. */
+/* Inputs of all sizes: a few rows have errors of 2^-22 of the largest input of 128, of
+ * bf16 2^-14, none where its weight is 0, and f32's. */
 static void wide(const struct w4_linear *l, const struct rows *x,
                  const float *y)
 {
+    double unit = x->type == FORGE_W4A16_BF16 ? 0x1p-14 : 0x1p-22;
+
     for (int64_t o = 0; o < l->o; o++) {
         double sum = 0, size = 0, bound = 0;
 
@@ -287,12 +293,52 @@ static void wide(const struct w4_linear *l, const struct rows *x,
 
             for (int64_t i = k / 128 * 128; i < k / 128 * 128 + 128; i++)
                 most = i < l->i ? fmaxf(most, fabsf(x->value[i])) : most;
-            bound += fabs(w) * (double)most * 0x1p-22;
+            bound += fabs(w) * (double)most * unit;
             sum += t;
             size += t * t;
         }
         CHECK(fabs((double)y[o] - sum) < bound + 1e-6 * sqrt(size));
     }
+}
+
+/* Element k of the only row. */
+static void set(struct rows *x, int64_t k, float v)
+{
+    if (x->type == FORGE_W4A16_F32)
+        ((float *)x->p)[k] = v;
+    else
+        ((uint16_t *)x->p)[k] = bf16_from_f32(v);
+}
+
+static void wide_of(struct w4_linear *l, enum forge_w4a16_type type)
+{
+    struct rows x = { .type = type, .m = 1 };
+    struct forge_w4a16 *w = prepare(l);
+    float *y;
+
+    fill(&x, l->i);
+    for (int64_t k = 0; k < l->i; k++) {
+        int by = (int)(draw() % 60) - 30;
+
+        x.value[k] = k / 128 == 1 ? 0 : ldexpf(x.value[k], by);
+        if (k / 128 == 2) /* below all normal numbers */
+            x.value[k] =
+                type == FORGE_W4A16_F32 ? ldexpf(x.value[k], -140) : 0x1p-130f;
+        set(&x, k, x.value[k]);
+    }
+    y = multiply(w, &x, l->o);
+    wide(l, &x, y);
+    free(y);
+    for (int64_t k = 0; k < 2; k++) {
+        set(&x, l->i - 1, k ? NAN : -INFINITY);
+        y = multiply(w, &x, l->o);
+        for (int64_t o = 0; o < l->o; o++)
+            CHECK(isnan(y[o]));
+        free(y);
+    }
+    forge_w4a16_release(w);
+    free(x.p);
+    free(x.value);
 }
 
 static void test_wide(void)
@@ -303,33 +349,11 @@ static void test_wide(void)
                                .i = 640,
                                .group = 64,
                                .scales = FORGE_W4A16_F16 };
-        struct rows x = { .type = FORGE_W4A16_F32, .m = 1 };
-        struct forge_w4a16 *w;
-        float *y;
 
         make(&l);
-        fill(&x, l.i);
-        for (int64_t k = 0; k < l.i; k++)
-            x.value[k] = ldexpf(x.value[k], (int)(draw() % 60) - 30);
-        memset(x.value + 128, 0, 128 * sizeof(*x.value));
-        for (int64_t k = 256; k < 384; k++) /* below all normal numbers */
-            x.value[k] = ldexpf(x.value[k], -140);
-        memcpy(x.p, x.value, (size_t)x.ld * sizeof(float));
-        w = prepare(&l);
-        y = multiply(w, &x, l.o);
-        wide(&l, &x, y);
-        free(y);
-        for (int64_t k = 0; k < 2; k++) {
-            ((float *)x.p)[l.i - 1] = k ? NAN : -INFINITY;
-            y = multiply(w, &x, l.o);
-            for (int64_t o = 0; o < l.o; o++)
-                CHECK(isnan(y[o]));
-            free(y);
-        }
-        forge_w4a16_release(w);
+        wide_of(&l, FORGE_W4A16_F32);
+        wide_of(&l, FORGE_W4A16_BF16);
         release(&l);
-        free(x.p);
-        free(x.value);
     }
 }
 

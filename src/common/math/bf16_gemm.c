@@ -2,8 +2,9 @@
  *
  * Loops: blocks of inputs, then strips of rows of x, then panels of W.  A
  * block of W (tile_cols columns) stays in the second-level cache while all
- * strips pass; a strip stays in the first-level cache: it is copied to a buffer,
- * or packed already, then the panels prefetch the next one into the second level.
+ * strips pass; a strip stays in the first-level cache: it is copied to a buffer and
+ * its rows' parts of the next strip are asked for, or it is packed already, then the
+ * panels prefetch the next one into the second level.
  * The first strips prefetch the next block of W. */
 #include "common/math/bf16_gemm.h"
 
@@ -176,7 +177,13 @@ static struct kernel_strip copied_strip(const struct block *b, int64_t r,
 
     for (int64_t i = 0; i < m; i++) {
         const uint16_t *x = g->x + (r + i) * g->ldx + b->at;
+        /* of the strip that follows, or of the next block's first one */
+        const uint16_t *next = r + i + m < g->m ? x + m * g->ldx :
+                               b->next          ? x - r * g->ldx + b->n :
+                                                  x;
 
+        for (int64_t t = 0; t < n; t += STRIP_STEP)
+            __builtin_prefetch(next + t, 0, 2);
         if (b->kernel->widens) {
             (void)!to_f32(f + i * ld, x, DT_BF16, (size_t)n);
             memset(f + i * ld + n, 0, (size_t)(b->n - n) * sizeof(*f));

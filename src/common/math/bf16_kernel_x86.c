@@ -30,6 +30,7 @@ avx2_fma(__m256 a, __m256 b, __m256 c)
 #define V_SET(x) _mm256_set1_ps(x)
 #define TARGET   __attribute__((target("avx2,fma")))
 #include "common/math/bf16_widened.inc"
+#include "common/math/bf16_six.inc"
 #undef FEW
 #undef NAME
 #undef W
@@ -47,7 +48,7 @@ avx2_fma(__m256 a, __m256 b, __m256 c)
 #define TARGET   __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
 #include "common/math/bf16_widened.inc"
 
-const struct bf16_kernel kernel_avx2 = { 6, 1, true, 256, 192, 256, avx2_run };
+const struct bf16_kernel kernel_avx2 = { 6, 1, true, 256, 192, 256, avx2_tile };
 const struct bf16_kernel kernel_avx512 = { 12,  1,   true,      384,
                                            192, 512, avx512_run };
 
