@@ -35,12 +35,12 @@ import peers
 OURS = {
     "fast": ["--effort", "fast"],
     "default": ["--effort", "default"],
-    "best": ["--effort", "best"],
+    "best": ["--effort", "best", "--tune", "0"],
     "default, asymmetric": ["--effort", "default", "--asym"],
-    "best, asymmetric": ["--effort", "best", "--asym"],
+    "best, asymmetric": ["--effort", "best", "--tune", "0", "--asym"],
 }
 # by name alone (ROWS=tuned): minutes on a GPU, hours without
-TUNE = ["--effort", "best", "--tune", os.environ.get("TUNE") or "512"]
+TUNE = ["--effort", "best", "--tune", os.environ.get("TUNE") or "640"]
 TUNED = {
     "best, tuned": TUNE,
     "best, tuned, asymmetric": [*TUNE, "--asym"],

@@ -11,7 +11,10 @@
 #include "arch/lacks.h"
 #include "calib/gradient.h"
 #include "common/cli/tool.h"
+#include "common/math/rounded.h"
 #include "device/device.h"
+
+enum { DTYPE_BF16, DTYPE_F32 };
 
 struct settings {
     struct tool tool;
@@ -30,7 +33,8 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_STR, 0, "weights", "FILE",
           "also write weights of all tokens, N at a time: |g|^2 of each linear",
           &s->weights, 0, 0, true },
-        { OPT_CHOICE, 0, "dtype", "bf16|f32", "type of the forward pass [bf16]",
+        { OPT_CHOICE, 0, "dtype", "bf16|f32",
+          "type of the forward pass, and of the operands of products [bf16]",
           &s->dtype, 0, 0, false },
         DEVICE_OPTIONS(&s->device),
         LOANS_OPTION(&s->loans),
@@ -57,7 +61,8 @@ static int run(struct settings *s, struct gradient *g,
     const char *lacks;
 
     if (ledger_open(&g->ledger, s->loans, e) < 0 ||
-        model_open(&g->m, s->model, s->dtype ? DT_F32 : DT_BF16, e) < 0 ||
+        model_open(&g->m, s->model, s->dtype == DTYPE_BF16 ? DT_BF16 : DT_F32,
+                   e) < 0 ||
         stream_open(in, s->input, &expect, e) < 0 ||
         batch_reader_open(&g->batches, *in, g->m, -1, NULL, g->out, e) < 0)
         return e->code;
@@ -77,6 +82,7 @@ int main(int argc, char **argv)
     struct err e;
 
     parse(&s, argc, argv);
+    rounded_set(s.dtype == DTYPE_BF16);
     device_begin(&s.device);
     g.device = &s.device;
     g.tokens = s.tokens;

@@ -11,6 +11,7 @@
 
 #include "arch/lacks.h"
 #include "forge/arguments.h"
+#include "forge/command.h"
 #include "forge/env.h"
 #include "forge/request.h"
 #include "gguf/check.h"
@@ -149,12 +150,12 @@ static int check_family(struct request *r, struct err *e)
                      "--effort best: %s has %s, whose gradients are not "
                      "supported: the default effort is",
                      c.family->model_type, lacks);
-    if (!rc && j->tune && lacks)
+    if (!rc && j->tune > 0 && lacks)
         rc = err_set(e, E_CONFIG,
                      "--tune: %s has %s, whose gradients are not supported",
                      c.family->model_type, lacks);
     rate = tune_rate(c.hidden_size);
-    if (!rc && j->tune &&
+    if (!rc && j->tune > 0 &&
         tune_reach(rate, j->tune) < TUNE_REACH * tuned_near(rate))
         warning("--tune %" PRId64 ": hardly a code will change; with %" PRId64
                 " inputs it takes some %.0f steps",
@@ -168,6 +169,17 @@ static int check_family(struct request *r, struct err *e)
                      c.family->model_type, lacks);
     model_config_release(&c);
     return rc;
+}
+
+/* The last file is hashed behind the last layer, by one thread (writeshards.h). */
+static uint64_t shard_size(const struct request *r)
+{
+    enum { FILES = 8, LEAST = 128000000 };
+    uint64_t part = r->plan.bytes_out / FILES;
+
+    if (r->shard_size)
+        return r->shard_size;
+    return part < LEAST ? LEAST : part < SHARD_SIZE ? part : SHARD_SIZE;
 }
 
 int check_model(struct request *r, struct err *e)
@@ -190,6 +202,7 @@ int check_model(struct request *r, struct err *e)
     j->layers = r->plan.layers;
     j->modules = r->plan.modules;
     j->bytes_in = r->plan.bytes_in;
+    j->shard_size = shard_size(r);
     /* transformers runs the experts of this layout in the type of their
      * scales */
     j->bf16_scales = j->layout == LAYOUT_CT && r->plan.bf16_experts;

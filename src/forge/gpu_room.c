@@ -13,6 +13,12 @@ struct gpu_room {
     double hessian, solve, solve_least;
 };
 
+static double tune_bytes(const struct request *r)
+{
+    return r->plan.device_tune_bytes +
+           r->plan.device_tune_row * (double)(r->j.tune_batch * r->j.seqlen);
+}
+
 static struct gpu_room room_of(const struct request *r)
 {
     const struct plan *p = &r->plan;
@@ -21,10 +27,7 @@ static struct gpu_room room_of(const struct request *r)
     return (struct gpu_room){
         .layer = p->device_layer_bytes,
         .gradient = request_gradients(r) ? p->device_gradient_bytes : 0,
-        .tune = j->tune ? p->device_tune_bytes +
-                              p->device_tune_row *
-                                  (double)(j->tune_batch * j->seqlen) :
-                          0,
+        .tune = j->tune > 0 ? tune_bytes(r) : 0,
         .hessian = p->device_hessian_bytes[j->propagate == PROPAGATE_BOTH],
         .solve = p->device_solve_bytes[j->effort][j->fisher],
         .solve_least = p->device_solve_least[j->effort][j->fisher],
@@ -84,6 +87,37 @@ int gpu_room_check(const struct request *r, struct err *e)
         return e->code;
     return want(n.layer + n.hessian + n.solve_least, all,
                 "for a layer, its Hessians and its codes", e);
+}
+
+/* Steps with which effort best takes less than ten times as long as the default, for
+ * models of at most so many quantized weights (DESIGN.md, "Codes are tuned"). */
+static const struct {
+    double weights;
+    int64_t steps, batch;
+} tuned[] = { { 32e6, 640, 16 }, { 256e6, 512, 8 } };
+
+bool tune_open(const struct job *j)
+{
+    return j->tune == NOT_GIVEN && j->effort == EFFORT_BEST &&
+           j->method == METHOD_GPTQ && j->parts == 1;
+}
+
+void tune_settle(struct request *r)
+{
+    struct job *j = &r->j;
+    bool may = tune_open(j) && *r->gpu.facts.stamp && !r->plan.device_lacks;
+    int64_t batch = j->tune_batch;
+
+    if (!j->tune_batch)
+        j->tune_batch = 16;
+    if (j->tune == NOT_GIVEN)
+        j->tune = 0;
+    for (size_t i = 0; may && !j->tune && i < ARRAY_LEN(tuned); i++)
+        if ((double)r->plan.quantized <= tuned[i].weights) {
+            j->tune_batch = batch ? batch : tuned[i].batch;
+            j->tune =
+                tune_bytes(r) <= (double)r->gpu.facts.room ? tuned[i].steps : 0;
+        }
 }
 
 void gpu_room_print(const struct request *r)

@@ -210,7 +210,7 @@ int keys_make(struct request *r, struct err *e)
     if (j->parts > 1) /* 2: what files of stops have */
         add(&h, "parts %" PRId64 " 2", j->parts);
     if (j->fisher) /* 2: margins of routers are in them */
-        add(&h, "gradients 2 %" PRId64, effort_fisher_tokens(j->effort));
+        add(&h, "gradients 3 %" PRId64, effort_fisher_tokens(j->effort));
     if (job_weighs(j)) /* Hessians are of weighted tokens */
         add(&h, "weights");
     add_sidecar(&h, j->model, "config.json");

@@ -15,8 +15,6 @@
 #include "prune/prune.h"
 #include "shard/outdir.h"
 
-enum { NOT_GIVEN = -1 };
-
 /* Below so many operations the run is too short for half a second of
  * measuring. */
 static const double worth_measuring = 2e13;
@@ -99,13 +97,17 @@ static void parse(struct request *r, int argc, char **argv)
           &j->gpu_memory, 0, 0, false },
         { OPT_INT, 0, "tune", "STEPS",
           "then tune the codes of all layers by what the model predicts, in so "
-          "many steps [0]",
+          "many steps [0; with --effort best on a GPU: 640 or 512, if the "
+          "model "
+          "is small]",
           &j->tune, 0, TUNE_MAX, false },
-        { OPT_INT, 0, "tune-batch", "N", "sequences of such a step [16]",
+        { OPT_INT, 0, "tune-batch", "N", "sequences of such a step [16 or 8]",
           &j->tune_batch, 1, TUNE_BATCH_MAX, false },
         { OPT_SIZE, 0, "shard-size", "SIZE",
-          "most bytes in a file of OUT, e.g. 500MB, 2GiB [5GB]", &j->shard_size,
-          0, 0, false },
+          "most bytes in a file of OUT, e.g. 500MB, 2GiB [an eighth of all, "
+          "from "
+          "128MB to 5GB]",
+          &r->shard_size, 0, 0, false },
         { OPT_FLAG, 'n', "dry-run", NULL,
           "print the plan and its cost, and do nothing", &r->dry_run, 0, 0,
           false },
@@ -156,7 +158,7 @@ static int settle(struct request *r, struct err *e)
         if (grid_rule_check(r->grids.item[i], e) < 0 ||
             globs_add(&j->grids, r->grids.item[i], e) < 0)
             return e->code;
-    if (j->tune && j->method == METHOD_RTN)
+    if (j->tune > 0 && j->method == METHOD_RTN)
         return err_set(e, E_USAGE, "--tune: --method rtn has no tokens");
     if (j->parts > 1 && j->method == METHOD_RTN)
         return err_set(e, E_USAGE, "--parts: --method rtn has no tokens");
@@ -184,7 +186,7 @@ static int settle(struct request *r, struct err *e)
     r->prune.sequences = j->sequences;
     r->prune.seqlen = j->seqlen;
     r->prune.threads = j->threads;
-    r->prune.shard_size = j->shard_size;
+    r->prune.shard_size = r->shard_size ? r->shard_size : SHARD_SIZE;
     r->prune.quiet = r->quiet;
     verbosity = r->quiet ? -1 : 0;
     threads_set(j->threads);
@@ -193,16 +195,18 @@ static int settle(struct request *r, struct err *e)
 
 static int check(struct request *r, struct err *e)
 {
-    const struct job *j = &r->j;
+    struct job *j = &r->j;
 
     if (gpu_ask(&r->gpu, j->device, j->gpu_memory,
                 !r->dry_run && make_in_pipe(j), e) < 0 ||
         check_paths(r, e) < 0 ||
         (r->prune.keep && prune_check(&r->prune, j->model, e) < 0) ||
         check_model(r, e) < 0 || bits_check(r, e) < 0 ||
-        (strcmp(j->device, "auto") && gpu_learn(&r->gpu, e) < 0) ||
+        ((strcmp(j->device, "auto") || tune_open(j)) &&
+         gpu_learn(&r->gpu, e) < 0) ||
         check_launch(e) < 0)
         return e->code;
+    tune_settle(r);
     return check_tools(e);
 }
 
@@ -316,14 +320,13 @@ int command_quantize(int argc, char **argv, struct err *e)
     r->j.seqlen = 512;
     r->j.rest = NOT_GIVEN;
     r->j.blend = 2;
-    r->j.tune_batch = 16;
+    r->j.tune = NOT_GIVEN;
     r->j.jobs = 1;
     r->j.parts = 1;
     r->j.step = STEP_COST_AUTO;
     r->j.away = env_away();
     r->j.effort = EFFORT_DEFAULT;
     r->j.propagate = NOT_GIVEN;
-    r->j.shard_size = SHARD_SIZE;
     rc = job_command(&r->j, "quantize", argc, argv, e); /* in its order */
     if (!rc) {
         parse(r, argc, argv);

@@ -10,6 +10,8 @@
 #include "forge/pruning.h"
 #include "work/place.h"
 
+enum { NOT_GIVEN = -1 }; /* an option of struct job */
+
 struct request {
     struct job j;
     const char *model, *out, *text; /* as given; text NULL: none, "-": to be
@@ -23,8 +25,9 @@ struct request {
     char pruned[PATH_MAX]; /* the pruned model, which is then quantized */
     int sym, asym, dry_run, quiet, progress;
     double bits; /* --bits, for each weight; 0: --group and --grid say */
-    bool hashed; /* the weights are: keys.c */
-    double rate; /* --rate, GFLOP/s; 0: measure it */
+    uint64_t shard_size; /* --shard-size; 0: that of check_model() */
+    bool hashed;         /* the weights are: keys.c */
+    double rate;         /* --rate, GFLOP/s; 0: measure it */
     struct gpu gpu;
     struct plan plan;
     bool fisher[EFFORTS];            /* which efforts solve rows together */
@@ -91,6 +94,10 @@ void room_states(const struct request *r, struct room *room);
 bool room_states_large(const struct request *r);
 
 /* gpu_room.c: the GPU memory that the run needs, after gpu_learn(). */
+/* Whether --tune was not given and the effort tunes on a GPU. */
+bool tune_open(const struct job *j);
+/* Set the steps of --tune, and their sequences, where they were not given. */
+void tune_settle(struct request *r);
 /* E_TEMP: --device cuda was given, and the device has not enough. */
 MUST_CHECK int gpu_room_check(const struct request *r, struct err *e);
 /* GPU memory that all tools but forge-calib need at least; and forge-calib for a

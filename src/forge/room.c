@@ -215,7 +215,7 @@ static void plan_flops(const struct request *r, int effort, double *products,
     }
     /* tokens are drawn; of each of a step the original's forward pass, the codes', theirs
      * again in the backward pass, and that; the head for all but one of these */
-    if (j->tune)
+    if (j->tune && effort == j->effort)
         *products +=
             (double)j->seqlen *
             ((double)job_tune_sequences(j) * (p->token_flops + p->head_flops) +
@@ -413,8 +413,11 @@ void room_print(const struct request *r, const struct room *room)
                size_text(a, room->gradient),
                size_text(b, room->gradient_states));
     if (j->tune)
-        printf("tuning       behind that, about %s of memory; of work %s\n",
-               size_text(a, room->tune), size_text(b, room->tune_files));
+        printf(
+            "tuning       behind that, %lld steps of %lld sequences: about %s "
+            "of memory; of work %s\n",
+            (long long)j->tune, (long long)j->tune_batch,
+            size_text(a, room->tune), size_text(b, room->tune_files));
     if (j->method == METHOD_GPTQ && strcmp(j->device, "cpu") != 0)
         gpu_room_print(r);
     if (j->method == METHOD_GPTQ)

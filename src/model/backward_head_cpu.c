@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/math/blas.h"
+#include "common/math/rounded.h"
 #include "common/math/splitmix.h"
 #include "common/math/threads.h"
 #include "model/backward_parts.h"
@@ -17,7 +17,9 @@ enum { PART = 128, BLOCK = 1024 };
 struct head_back {
     const struct backward_head *a;
     int64_t n, h;
-    float *block;   /* [BLOCK, h] of w, as f32 */
+    float *block; /* [BLOCK, h] of w, as f32 */
+    bool rounded; /* products are: of the block packed for these */
+    struct rounded_operand out, back;
     int64_t v0, nv; /* the block's rows of w */
     bool again;     /* second pass over the vocabulary */
     float *most;    /* [n]: largest logit so far */
@@ -90,12 +92,32 @@ static void coefficients(const struct head_back *j, int64_t t, float *logit)
         logit[v] = slope(j->a, logit[v]) * (root[v] - root[v] * root[v] * sum);
 }
 
+/* y[rows, nv] = x[rows, h] W^T of the block; or back: y[rows, h] += x[rows, nv] W. */
+static void multiply(const struct head_back *j, bool back, int64_t rows,
+                     const float *x, uint16_t *room, float *y)
+{
+    if (j->rounded)
+        rounded_multiply(back ? &j->back : &j->out, x, rows, room, y, back);
+    else
+        blas_sgemm(&(struct sgemm){ .tb = !back,
+                                    .m = rows,
+                                    .n = back ? j->h : j->nv,
+                                    .k = back ? j->nv : j->h,
+                                    .a = x,
+                                    .b = j->block,
+                                    .beta = back ? 1 : 0,
+                                    .c = y });
+}
+
 static void run_parts(void *ctx, size_t begin, size_t end)
 {
     struct head_back *j = ctx;
-    int h = (int)j->h, nv = (int)j->nv;
+    int64_t h = j->h, nv = j->nv, most = h > BLOCK ? h : BLOCK;
     struct err e;
-    float *logit = scratch_thread(PART * BLOCK * sizeof(float), &e);
+    float *logit = scratch_thread(PART * BLOCK * sizeof(float) +
+                                      (size_t)(PART * most) * sizeof(uint16_t),
+                                  &e);
+    uint16_t *room = (uint16_t *)(logit + PART * BLOCK);
 
     if (!logit) {
         threads_error_add(&j->error, begin, &e);
@@ -103,30 +125,29 @@ static void run_parts(void *ctx, size_t begin, size_t end)
     }
     for (size_t i = begin; i < end; i++) {
         int64_t at = (int64_t)i * PART;
-        int n = (int)(j->n - at < PART ? j->n - at : PART);
+        int64_t n = j->n - at < PART ? j->n - at : PART;
 
-        blas_sgemm(&(struct sgemm){ .tb = true,
-                                    .m = n,
-                                    .n = nv,
-                                    .k = h,
-                                    .a = j->a->y + at * h,
-                                    .b = j->block,
-                                    .c = logit });
-        squash(j->a, logit, (int64_t)n * nv);
-        for (int k = 0; k < n; k++)
+        multiply(j, false, n, j->a->y + at * h, room, logit);
+        squash(j->a, logit, n * nv);
+        for (int64_t k = 0; k < n; k++)
             if (j->again)
-                coefficients(j, at + k, logit + (int64_t)k * nv);
+                coefficients(j, at + k, logit + k * nv);
             else
-                add_exponents(j, at + k, logit + (int64_t)k * nv);
+                add_exponents(j, at + k, logit + k * nv);
         if (j->again)
-            blas_sgemm(&(struct sgemm){ .m = n,
-                                        .n = h,
-                                        .k = nv,
-                                        .a = logit,
-                                        .b = j->block,
-                                        .beta = 1,
-                                        .c = j->a->g + at * h });
+            multiply(j, true, n, logit, room, j->a->g + at * h);
     }
+}
+
+static int pack(struct head_back *j, struct err *e)
+{
+    if (rounded_pack(&j->out, j->block, true, 0, j->nv, j->h, e) < 0 ||
+        (j->again &&
+         rounded_pack(&j->back, j->block, false, 0, j->h, j->nv, e) < 0)) {
+        rounded_release(&j->out);
+        return e->code;
+    }
+    return 0;
 }
 
 static int pass(struct head_back *j, struct err *e)
@@ -134,10 +155,13 @@ static int pass(struct head_back *j, struct err *e)
     for (j->v0 = 0; j->v0 < j->a->vocab; j->v0 += BLOCK) {
         j->nv = j->a->vocab - j->v0 < BLOCK ? j->a->vocab - j->v0 : BLOCK;
         if (widen_cpu(NULL, DT_BF16, j->a->w + j->v0 * j->h, j->nv * j->h,
-                      j->block, e) < 0)
+                      j->block, e) < 0 ||
+            (j->rounded && pack(j, e) < 0))
             return e->code;
         threads_error_init(&j->error);
         threads_for((size_t)((j->n + PART - 1) / PART), 1, run_parts, j);
+        rounded_release(&j->out);
+        rounded_release(&j->back);
         if (threads_error_take(&j->error, e) < 0)
             return e->code;
     }
@@ -164,7 +188,9 @@ static int run(struct head_back *j, struct err *e)
 int head_back_cpu(struct cuda_context *c, const struct backward_head *a,
                   struct err *e)
 {
-    struct head_back j = { .a = a, .n = a->rows, .h = a->h };
+    struct head_back j = {
+        .a = a, .n = a->rows, .h = a->h, .rounded = rounded(a->rows)
+    };
     size_t n = (size_t)a->rows;
     float *room;
     int rc;

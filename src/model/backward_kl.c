@@ -161,7 +161,7 @@ static void multiply(const struct kl_head *k, bool back, const float *x,
                                     .b = k->w,
                                     .c = y });
     else
-        rounded_multiply(back ? &k->back : &k->logits, x, n, room, y);
+        rounded_multiply(back ? &k->back : &k->logits, x, n, room, y, false);
 }
 
 static void run_part(const struct job *j, int64_t at, float *p)

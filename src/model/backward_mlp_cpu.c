@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/math/blas.h"
+#include "common/math/rounded.h"
 #include "common/math/threads.h"
 #include "model/backward_parts.h"
 
@@ -12,6 +12,8 @@ enum { PART = GRADIENT_PIECE }; /* tokens processed together */
 
 struct job {
     const struct backward_mlp *a;
+    /* if a->rounded: W of each linear, for its output and for its input's gradient */
+    struct rounded_operand out[MLP_DOWN], back[MLP_LINEARS];
     struct threads_error error;
 };
 
@@ -109,18 +111,26 @@ static void add_bias(float *y, const float *bias, int64_t n, int64_t width)
             y[i * width + k] += bias[k];
 }
 
-/* c[rows, n] = x[rows, k] w, or w transposed; plus c if `add`. */
-static void multiply(int64_t rows, const float *x, int64_t k, const float *w,
-                     bool transposed, float *c, int64_t n, bool add)
+/* y[rows] = x[rows] W^T of linear i; or back: x W, plus y if `add`.  room: as
+ * rounded_multiply(). */
+static void multiply(const struct job *j, int i, bool back, bool add,
+                     int64_t rows, const float *x, uint16_t *room, float *y)
 {
-    blas_sgemm(&(struct sgemm){ .tb = transposed,
+    int64_t h = j->a->h, w = j->a->width, k = (i == MLP_DOWN) == back ? h : w;
+
+    if (j->a->rounded) {
+        rounded_multiply(back ? &j->back[i] : &j->out[i], x, rows, room, y,
+                         add);
+        return;
+    }
+    blas_sgemm(&(struct sgemm){ .tb = !back,
                                 .m = rows,
-                                .n = n,
+                                .n = h + w - k,
                                 .k = k,
                                 .a = x,
-                                .b = w,
+                                .b = j->a->w[i],
                                 .beta = add ? 1 : 0,
-                                .c = c });
+                                .c = y });
 }
 
 /* Of rows x[n, width], which are rows at..at+n-1 of the MLP. */
@@ -131,24 +141,25 @@ static void add_squares(float *to, const float *x, int64_t at, int64_t n,
         to[at + i] += (float)square_of(x + i * width, width);
 }
 
-static void run_part(const struct backward_mlp *p, int64_t at, int64_t n,
-                     float *room)
+static void run_part(const struct job *j, int64_t at, int64_t n, float *room)
 {
+    const struct backward_mlp *p = j->a;
     int64_t h = p->h, w = p->width;
     float *in = room, *g = in + PART * h, *a = g + PART * h, *b = a + PART * w,
           *c = b + PART * w;
+    uint16_t *x = (uint16_t *)(c + PART * w);
 
     gather(p, at, n, in, g);
-    multiply(n, in, h, p->w[MLP_GATE], true, a, w, false);
-    multiply(n, in, h, p->w[MLP_UP], true, b, w, false);
+    multiply(j, MLP_GATE, false, false, n, in, x, a);
+    multiply(j, MLP_UP, false, false, n, in, x, b);
     add_bias(a, p->bias[MLP_GATE], n, w);
     add_bias(b, p->bias[MLP_UP], n, w);
-    multiply(n, g, h, p->w[MLP_DOWN], false, c, w, false);
+    multiply(j, MLP_DOWN, true, false, n, g, x, c);
     gate_back(&p->gating, a, b, c, n * w);
     add_squares(p->squares[MLP_GATE], a, at, n, w);
     add_squares(p->squares[MLP_UP], b, at, n, w);
-    multiply(n, a, w, p->w[MLP_GATE], false, in, h, false);
-    multiply(n, b, w, p->w[MLP_UP], false, in, h, true);
+    multiply(j, MLP_GATE, true, false, n, a, x, in);
+    multiply(j, MLP_UP, true, true, n, b, x, in);
     scatter(p, at, n, in);
 }
 
@@ -157,8 +168,11 @@ static void run_parts(void *ctx, size_t begin, size_t end)
     struct job *j = ctx;
     const struct backward_mlp *a = j->a;
     struct err e;
-    float *room = scratch_thread(
-        (size_t)(PART * (2 * a->h + 3 * a->width)) * sizeof(float), &e);
+    int64_t most = a->h > a->width ? a->h : a->width;
+    float *room = scratch_thread((size_t)(PART * (2 * a->h + 3 * a->width)) *
+                                         sizeof(float) +
+                                     (size_t)(PART * most) * sizeof(uint16_t),
+                                 &e);
 
     if (!room) {
         threads_error_add(&j->error, begin, &e);
@@ -167,7 +181,7 @@ static void run_parts(void *ctx, size_t begin, size_t end)
     for (size_t i = begin; i < end; i++) {
         int64_t at = (int64_t)i * PART, left = a->rows - at;
 
-        run_part(a, at, left < PART ? left : PART, room);
+        run_part(j, at, left < PART ? left : PART, room);
     }
 }
 
@@ -295,18 +309,41 @@ static int tune(const struct backward_mlp *a, struct err *e)
     return rc;
 }
 
+static int pack(struct job *j, struct err *e)
+{
+    int64_t h = j->a->h, w = j->a->width;
+    int rc = 0;
+
+    for (int i = 0; i < MLP_LINEARS && rc >= 0; i++) {
+        int64_t in = i == MLP_DOWN ? w : h, out = h + w - in;
+
+        rc = rounded_pack(&j->back[i], j->a->w[i], false, 0, in, out, e);
+        if (rc >= 0 && i < MLP_DOWN)
+            rc = rounded_pack(&j->out[i], j->a->w[i], true, 0, out, in, e);
+    }
+    return rc;
+}
+
 int mlp_back_cpu(struct cuda_context *c, const struct backward_mlp *a,
                  struct err *e)
 {
     struct job j = { .a = a };
 
+    int rc;
+
     (void)c;
     for (int i = 0; i < MLP_LINEARS; i++)
         if (a->weights[i])
             return tune(a, e);
-    if (blas_open(e) < 0)
+    if ((a->rounded ? pack(&j, e) : blas_open(e)) < 0)
         return e->code;
     threads_error_init(&j.error);
     threads_for((size_t)((a->rows + PART - 1) / PART), 1, run_parts, &j);
-    return threads_error_take(&j.error, e);
+    rc = threads_error_take(&j.error, e);
+    for (int i = 0; i < MLP_LINEARS; i++) {
+        rounded_release(&j.back[i]);
+        if (i < MLP_DOWN)
+            rounded_release(&j.out[i]);
+    }
+    return rc;
 }

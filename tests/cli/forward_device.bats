@@ -339,7 +339,7 @@ files() { # DIR DEVICE OPTION...
     chmod +x all/bin/forge-gradient
     export LD_LIBRARY_PATH=$PWD/all/gpu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     best() { # OUT OPTION...
-        all/bin/forge quantize "$model" "$1" --effort best --quiet \
+        all/bin/forge quantize "$model" "$1" --effort best --tune 0 --quiet \
             --text "$BATS_TEST_DIRNAME/../../examples/calib.jsonl" --sequences 2 --seqlen 32 "${@:2}"
     }
     best out-cpu --device cpu

@@ -37,6 +37,13 @@ setup() {
     done
 }
 
+@test "gradients are what differences say: in bf16, as near as its forward pass" {
+    for kind in llama qwen3 gemma2; do # by 0.1 at most where products are f32, too
+        forge-gradient -q $kind t.fts >g.fts
+        python3 "$PY" $kind t.fts g.fts 0.2
+    done
+}
+
 @test "gradients are what differences say: mixtures" {
     for kind in deepseek_v3 deepseek_v3-plain deepseek_v2 qwen2_moe qwen3_moe \
         mixtral glm4_moe minimax_m2 ernie4_5_moe gpt_oss llama4 granitemoe; do

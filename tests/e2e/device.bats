@@ -33,22 +33,22 @@ stages() {
 }
 
 @test "another GPU, other libraries, the CPU: each has files of its own, and its own result" {
-    FAKE_CUDA_NAME="Fake A" quantize a --effort best
+    FAKE_CUDA_NAME="Fake A" quantize a --effort best --tune 0
     [ "$(stages)" = "calib1 solve1 tokens1 " ]
-    FAKE_CUDA_NAME="Fake B" quantize b --effort best
+    FAKE_CUDA_NAME="Fake B" quantize b --effort best --tune 0
     [ "$(stages)" = "calib2 solve2 tokens1 " ]
-    FAKE_CUDA_NAME="Fake A" FAKE_CUDA_BLAS=1.2.4 quantize b2 --effort best
+    FAKE_CUDA_NAME="Fake A" FAKE_CUDA_BLAS=1.2.4 quantize b2 --effort best --tune 0
     [ "$(stages)" = "calib3 solve3 tokens1 " ]
-    quantize c --effort best --device cpu
+    quantize c --effort best --tune 0 --device cpu
     [ "$(stages)" = "calib4 solve4 tokens1 " ]
     # F of each
     [ "$(find work/calib-* -name fisher.fts | wc -l)" -eq 4 ]
     # the same again, by either word: nothing
-    FAKE_CUDA_NAME="Fake B" quantize again --effort best --device cuda
+    FAKE_CUDA_NAME="Fake B" quantize again --effort best --tune 0 --device cuda
     [ "$(stages)" = "calib4 solve4 tokens1 " ]
     same b again
     # and the CPU's are those of a run without any device
-    forge quantize "$model" alone "${few[@]}" --quiet --work other --effort best
+    forge quantize "$model" alone "${few[@]}" --quiet --work other --effort best --tune 0
     same c alone
     [ "$(cd work && echo calib-* solve-*)" != "$(cd other && echo calib-* solve-*)" ]
     for stage in other/calib-* other/solve-*; do [ -e "work/${stage#other/}" ]; done
@@ -76,7 +76,7 @@ stages() {
 }
 
 @test "a step on a machine with another device ends with 78, in one line" {
-    quantize a --effort best
+    quantize a --effort best --tune 0
     rm -r a work/*/*.fts # the loop makes the result, too
     cd work
     PATH=$all:$PATH "$all/forge" stage tokens
@@ -200,6 +200,34 @@ PYTHON
     FAKE_CUDA_ROOM=100 quantize out --effort fast
     FAKE_CUDA_ROOM=$(bytes "$(awk -v n="$sum" 'BEGIN { print n + .2 }')" MiB) quantize enough --device cuda --effort fast
     same_tensors out enough
+}
+
+@test "effort best tunes codes on a GPU, if the model is small and there is room" {
+    tunes() { # HOW OPTION...
+        quantize out --dry-run "${@:2}" >said
+        grep -q "^tuning  .*, $1 sequences: " said
+    }
+    tunes "640 steps of 16" --effort best
+    tunes "640 steps of 16" --effort best --device cuda
+    tunes "640 steps of 4" --effort best --tune-batch 4
+    tunes "3 steps of 16" --effort best --tune 3
+    tunes "3 steps of 16" --tune 3
+    for how in "" "--effort best --device cpu" "--effort best --tune 0" "--effort best --method rtn" "--effort best --parts 2"; do
+        # shellcheck disable=SC2086
+        run ! tunes ".*" $how
+    done
+    export FAKE_CUDA_ROOM
+    FAKE_CUDA_ROOM=$(bytes 40 MiB)
+    run ! tunes ".*" --effort best
+    # 40 million weights
+    FAKE_CUDA_ROOM=$(bytes 40 GiB)
+    cp -rL "$model" large
+    rm large/model*
+    mkmodel large/model.safetensors 4096 1024 3072 8 8 3
+    jq '.hidden_size = 1024 | .intermediate_size = 3072 | .num_attention_heads = 8 | .num_key_value_heads = 8 |
+        .head_dim = 128 | .num_hidden_layers = 3' "$model/config.json" >large/config.json
+    model=large
+    tunes "512 steps of 8" --effort best
 }
 
 @test "forge-device: what a run would compute on" {

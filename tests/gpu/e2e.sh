@@ -30,7 +30,7 @@ stages() { # DEVICE EFFORT: to $dir/DEVICE.model
 }
 loop() { # DEVICE EFFORT PART
     awk -v part="$3" -v sets="$sets" 'NR % sets == part' "$text" >"$dir/part"
-    forge quantize --quiet --device "$1" --effort "$2" --layout "$layout" --text "$dir/part" \
+    forge quantize --quiet --device "$1" --effort "$2" --tune 0 --layout "$layout" --text "$dir/part" \
         --sequences "${SEQUENCES:-64}" --seqlen 256 --work "$dir/work" \
         "$model" "$dir/$1.model"
     rm -rf "$dir/work"

@@ -149,6 +149,8 @@ static void *multiply(const struct forge_w4a16_cuda_linear *const *w,
 static void compare(const struct w4_linear *l, const struct rows *x,
                     int64_t first, int64_t n, const float *y, bool rounded)
 {
+    /* the worst of 3,328 inputs is 1.2e-5 to 1.8e-5 */
+    const double bound = 4e-5;
     double worst = 0;
 
     for (int64_t r = first; r < first + n; r += 1 + (r - first) / 5)
@@ -171,11 +173,11 @@ static void compare(const struct w4_linear *l, const struct rows *x,
             }
             far = fabs((double)y[r * (l->o + spare) + o] - sum) /
                   (0.05 + sqrt(size));
-            if (!(far < 2e-5))
+            if (!(far < bound))
                 fprintf(stderr, "row %lld, output %lld: %g, want %g\n",
                         (long long)r, (long long)o,
                         (double)y[r * (l->o + spare) + o], sum);
-            CHECK(far < 2e-5);
+            CHECK(far < bound);
             worst = far > worst ? far : worst;
         }
     if (n > 64)

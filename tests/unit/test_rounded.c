@@ -88,7 +88,7 @@ static void test_ways(void)
     one(48, 600, 300, false, true, false, 0);
 }
 
-/* y = x op(B) with B packed once, row by row what rounded_gemm() makes. */
+/* y = x op(B), or y += x op(B), with B packed once. */
 static void test_packed(void)
 {
     enum { M = 37, N = 83, K = 51 };
@@ -97,12 +97,16 @@ static void test_packed(void)
     uint16_t room[M * K];
     struct err e;
 
-    for (int tb = 0; tb < 2; tb++) {
+    for (int way = 0; way < 4; way++) {
+        bool tb = way & 1, add = way & 2;
+
+        for (int64_t i = 0; i < M * N; i++)
+            y[i] = 3;
         CHECK(rounded_pack(&o, b, tb, 0, N, K, &e) == 0);
-        rounded_multiply(&o, x, M, room, y);
+        rounded_multiply(&o, x, M, room, y, add);
         for (int64_t i = 0; i < M; i++)
             for (int64_t j = 0; j < N; j++) {
-                double sum = 0, size = 0;
+                double sum = add ? 3 : 0, size = sum;
 
                 for (int64_t t = 0; t < K; t++) {
                     double z = nearest(x[i * K + t]) *

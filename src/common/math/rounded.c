@@ -180,9 +180,11 @@ static struct bf16_gemm product_of(const struct rounded_operand *b,
 }
 
 void rounded_multiply(const struct rounded_operand *b, const float *x,
-                      int64_t m, uint16_t *room, float *y)
+                      int64_t m, uint16_t *room, float *y, bool add)
 {
     struct job j = { .all = product_of(b, room, m, y, b->n) };
+
+    j.all.continues = add;
 
     (void)!from_f32(room, DT_BF16, x, (size_t)(m * b->k));
     j.rows = m;

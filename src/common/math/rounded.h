@@ -27,9 +27,9 @@ struct rounded_operand {
 MUST_CHECK int rounded_pack(struct rounded_operand *to, const float *b, bool tb,
                             int64_t ld, int64_t n, int64_t k, struct err *e);
 void rounded_release(struct rounded_operand *b);
-/* y[m,n] = x[m,k] op(B) in the calling thread, x and y contiguous.  room: m k
- * elements. */
+/* y[m,n] = x[m,k] op(B), or += if `add`, in the calling thread, x and y contiguous.
+ * room: m k elements. */
 void rounded_multiply(const struct rounded_operand *b, const float *x,
-                      int64_t m, uint16_t *room, float *y);
+                      int64_t m, uint16_t *room, float *y, bool add);
 
 #endif
