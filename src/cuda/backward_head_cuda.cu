@@ -132,6 +132,7 @@ static int pass(struct cuda_context *c, const struct backward_head *a,
         p.n = nv;
         p.k = a->h;
         p.alpha = 1;
+        p.rounded = a->rounded;
         p.a = y;
         p.lda = p.ldb = a->h;
         p.b16 = a->w + v * a->h;

@@ -2,6 +2,7 @@
  * parts. */
 #include <stdlib.h>
 
+#include "common/math/rounded.h"
 #include "model/backward.h"
 #include "model/backward_parts.h"
 
@@ -43,7 +44,8 @@ static int run_part(struct head_pass *s, const void *host, int64_t n,
                                .first = first,
                                .w = s->w,
                                .scale = (float)m->config.logit_scale,
-                               .cap = (float)m->config.logit_cap };
+                               .cap = (float)m->config.logit_cap,
+                               .rounded = rounded(n) };
     const void *x;
 
     if (model_reserve(m, &s->normed, n, h, m->size, "gradients", e) < 0 ||

@@ -96,7 +96,7 @@ static void coefficients(const struct head_back *j, int64_t t, float *logit)
 static void multiply(const struct head_back *j, bool back, int64_t rows,
                      const float *x, uint16_t *room, float *y)
 {
-    if (j->rounded)
+    if (j->a->rounded)
         rounded_multiply(back ? &j->back : &j->out, x, rows, room, y, back);
     else
         blas_sgemm(&(struct sgemm){ .tb = !back,
@@ -156,7 +156,7 @@ static int pass(struct head_back *j, struct err *e)
         j->nv = j->a->vocab - j->v0 < BLOCK ? j->a->vocab - j->v0 : BLOCK;
         if (widen_cpu(NULL, DT_BF16, j->a->w + j->v0 * j->h, j->nv * j->h,
                       j->block, e) < 0 ||
-            (j->rounded && pack(j, e) < 0))
+            (j->a->rounded && pack(j, e) < 0))
             return e->code;
         threads_error_init(&j->error);
         threads_for((size_t)((j->n + PART - 1) / PART), 1, run_parts, j);
@@ -188,9 +188,7 @@ static int run(struct head_back *j, struct err *e)
 int head_back_cpu(struct cuda_context *c, const struct backward_head *a,
                   struct err *e)
 {
-    struct head_back j = {
-        .a = a, .n = a->rows, .h = a->h, .rounded = rounded(a->rows)
-    };
+    struct head_back j = { .a = a, .n = a->rows, .h = a->h };
     size_t n = (size_t)a->rows;
     float *room;
     int rc;

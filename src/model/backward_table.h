@@ -13,7 +13,7 @@
 #include "model/forward_table.h"
 
 #define BACKWARD_TABLE "forge_backward_table"
-enum { BACKWARD_TABLE_VERSION = 9 };
+enum { BACKWARD_TABLE_VERSION = 10 };
 
 /* y[rows, out] = x[rows, in] W^T + bias; back: y[rows, in] = x[rows, out] W,
  * which is added to y if `add`. */
@@ -142,6 +142,7 @@ struct backward_head {
     const float *y;
     float *g;
     float scale, cap; /* cap 0: none */
+    bool rounded;     /* as in struct backward_linear, and by c, too */
 };
 
 /* g[rows, h] = by * sum_v (q_v - p_v) w_v, the gradient of by * KL(p || q) with
