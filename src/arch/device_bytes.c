@@ -208,28 +208,33 @@ double gradient_host_bytes(const struct model_config *c, size_t item)
 {
     double part = part_bytes(c, (double)item), most;
 
-    most = head_bytes(c, 1024) + part;
+    /* and operands rounded to bf16: weights, also packed, twice for the head and the
+     * MLP, and a linear's rows */
+    most = head_bytes(c, 1024) + 6.0 * 1024 * (double)c->hidden_size + part;
     for (int64_t i = 0; i < c->n_layers; i++) {
         const struct sizes s = sizes_of(c, i);
         double one = s.one * (double)item;
 
-        most = larger(most, 4 * s.attention + one + 4.0 * BATCH_ROWS * s.rows);
+        most = larger(most, 4 * s.attention + one + 4 * s.one +
+                                BATCH_ROWS * (4.0 * s.rows + 2 * s.widest));
         if (model_layer_experts(c, i))
             one = READERS * 3.0 * (double)c->moe.width *
                   (double)c->hidden_size * (double)item;
-        most = larger(most, 4 * s.mlp + one + part);
+        most = larger(most, 8 * s.mlp + one + part);
     }
     return most;
 }
 
 double gradient_thread_bytes(const struct model_config *c)
 {
-    double most = 0;
+    double h = (double)c->hidden_size, most = 0;
 
-    for (int64_t i = 0; i < c->n_layers; i++)
-        most = larger(
-            most, 4 * GRADIENT_PIECE *
-                      (2 * (double)c->hidden_size + 3 * sizes_of(c, i).width));
+    for (int64_t i = 0; i < c->n_layers; i++) {
+        double width = sizes_of(c, i).width;
+
+        most = larger(most, GRADIENT_PIECE * (4 * (2 * h + 3 * width) +
+                                              2 * larger(h, width)));
+    }
     return most;
 }
 

@@ -98,15 +98,13 @@ static void parse(struct request *r, int argc, char **argv)
         { OPT_INT, 0, "tune", "STEPS",
           "then tune the codes of all layers by what the model predicts, in so "
           "many steps [0; with --effort best on a GPU: 640 or 512, if the "
-          "model "
-          "is small]",
+          "model is small]",
           &j->tune, 0, TUNE_MAX, false },
         { OPT_INT, 0, "tune-batch", "N", "sequences of such a step [16 or 8]",
           &j->tune_batch, 1, TUNE_BATCH_MAX, false },
         { OPT_SIZE, 0, "shard-size", "SIZE",
           "most bytes in a file of OUT, e.g. 500MB, 2GiB [an eighth of all, "
-          "from "
-          "128MB to 5GB]",
+          "from 128MB to 5GB]",
           &r->shard_size, 0, 0, false },
         { OPT_FLAG, 'n', "dry-run", NULL,
           "print the plan and its cost, and do nothing", &r->dry_run, 0, 0,

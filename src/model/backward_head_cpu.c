@@ -18,7 +18,7 @@ struct head_back {
     const struct backward_head *a;
     int64_t n, h;
     float *block; /* [BLOCK, h] of w, as f32 */
-    bool rounded; /* products are: of the block packed for these */
+    /* if a->rounded: of the block, for logits and for gradients */
     struct rounded_operand out, back;
     int64_t v0, nv; /* the block's rows of w */
     bool again;     /* second pass over the vocabulary */

@@ -335,11 +335,12 @@ int mlp_back_cpu(struct cuda_context *c, const struct backward_mlp *a,
     for (int i = 0; i < MLP_LINEARS; i++)
         if (a->weights[i])
             return tune(a, e);
-    if ((a->rounded ? pack(&j, e) : blas_open(e)) < 0)
-        return e->code;
+    rc = a->rounded ? pack(&j, e) : blas_open(e);
     threads_error_init(&j.error);
-    threads_for((size_t)((a->rows + PART - 1) / PART), 1, run_parts, &j);
-    rc = threads_error_take(&j.error, e);
+    if (rc >= 0) {
+        threads_for((size_t)((a->rows + PART - 1) / PART), 1, run_parts, &j);
+        rc = threads_error_take(&j.error, e);
+    }
     for (int i = 0; i < MLP_LINEARS; i++) {
         rounded_release(&j.back[i]);
         if (i < MLP_DOWN)
