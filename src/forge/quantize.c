@@ -97,8 +97,7 @@ static void parse(struct request *r, int argc, char **argv)
           &j->gpu_memory, 0, 0, false },
         { OPT_INT, 0, "tune", "STEPS",
           "then tune the codes of all layers by what the model predicts, in so "
-          "many steps [0; with --effort best on a GPU: 640 or 512, if the "
-          "model is small]",
+          "many steps [0; effort best on a GPU: 640 or 512 for a small model]",
           &j->tune, 0, TUNE_MAX, false },
         { OPT_INT, 0, "tune-batch", "N", "sequences of such a step [16 or 8]",
           &j->tune_batch, 1, TUNE_BATCH_MAX, false },
