@@ -112,11 +112,12 @@ void tune_settle(struct request *r)
         j->tune_batch = 16;
     if (j->tune == NOT_GIVEN)
         j->tune = 0;
-    for (size_t i = 0; may && !j->tune && i < ARRAY_LEN(tuned); i++)
+    for (size_t i = 0; may && i < ARRAY_LEN(tuned); i++)
         if ((double)r->plan.quantized <= tuned[i].weights) {
             j->tune_batch = batch ? batch : tuned[i].batch;
-            j->tune =
-                tune_bytes(r) <= (double)r->gpu.facts.room ? tuned[i].steps : 0;
+            if (tune_bytes(r) <= (double)r->gpu.facts.room)
+                j->tune = tuned[i].steps;
+            return;
         }
 }
 

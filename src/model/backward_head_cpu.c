@@ -117,12 +117,13 @@ static void run_parts(void *ctx, size_t begin, size_t end)
     float *logit = scratch_thread(PART * BLOCK * sizeof(float) +
                                       (size_t)(PART * most) * sizeof(uint16_t),
                                   &e);
-    uint16_t *room = (uint16_t *)(logit + PART * BLOCK);
+    uint16_t *room;
 
     if (!logit) {
         threads_error_add(&j->error, begin, &e);
         return;
     }
+    room = (uint16_t *)(logit + PART * BLOCK);
     for (size_t i = begin; i < end; i++) {
         int64_t at = (int64_t)i * PART;
         int64_t n = j->n - at < PART ? j->n - at : PART;

@@ -12,8 +12,9 @@ enum { PART = GRADIENT_PIECE }; /* tokens processed together */
 
 struct job {
     const struct backward_mlp *a;
-    /* if a->rounded: W of each linear, for its output and for its input's gradient */
-    struct rounded_operand out[MLP_DOWN], back[MLP_LINEARS];
+    /* if a->rounded: W of each linear, for its output (not down's), and for its input's
+     * gradient */
+    struct rounded_operand packed[2][MLP_LINEARS];
     struct threads_error error;
 };
 
@@ -119,8 +120,7 @@ static void multiply(const struct job *j, int i, bool back, bool add,
     int64_t h = j->a->h, w = j->a->width, k = (i == MLP_DOWN) == back ? h : w;
 
     if (j->a->rounded) {
-        rounded_multiply(back ? &j->back[i] : &j->out[i], x, rows, room, y,
-                         add);
+        rounded_multiply(&j->packed[back][i], x, rows, room, y, add);
         return;
     }
     blas_sgemm(&(struct sgemm){ .tb = !back,
@@ -317,9 +317,10 @@ static int pack(struct job *j, struct err *e)
     for (int i = 0; i < MLP_LINEARS && rc >= 0; i++) {
         int64_t in = i == MLP_DOWN ? w : h, out = h + w - in;
 
-        rc = rounded_pack(&j->back[i], j->a->w[i], false, 0, in, out, e);
+        rc = rounded_pack(&j->packed[1][i], j->a->w[i], false, 0, in, out, e);
         if (rc >= 0 && i < MLP_DOWN)
-            rc = rounded_pack(&j->out[i], j->a->w[i], true, 0, out, in, e);
+            rc =
+                rounded_pack(&j->packed[0][i], j->a->w[i], true, 0, out, in, e);
     }
     return rc;
 }
@@ -328,7 +329,6 @@ int mlp_back_cpu(struct cuda_context *c, const struct backward_mlp *a,
                  struct err *e)
 {
     struct job j = { .a = a };
-
     int rc;
 
     (void)c;
@@ -342,9 +342,8 @@ int mlp_back_cpu(struct cuda_context *c, const struct backward_mlp *a,
         rc = threads_error_take(&j.error, e);
     }
     for (int i = 0; i < MLP_LINEARS; i++) {
-        rounded_release(&j.back[i]);
-        if (i < MLP_DOWN)
-            rounded_release(&j.out[i]);
+        rounded_release(&j.packed[0][i]);
+        rounded_release(&j.packed[1][i]);
     }
     return rc;
 }

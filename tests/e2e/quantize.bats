@@ -141,3 +141,10 @@ evaluate() { # NAME: into NAME.json, once
     make -s -C "$tree" uninstall DESTDIR="$PWD/root" PREFIX=/opt/forge
     [ -z "$(find root -type f)" ]
 }
+
+@test "a file has 128 MB at least, unless another size is told" {
+    forge quantize "$model" out --method rtn --quiet --work work
+    [ "$(jq .shard_size work/settings.json)" -eq 128000000 ]
+    forge quantize "$model" other --method rtn --quiet --work work --shard-size 1MB
+    [ "$(jq .shard_size work/settings.json)" -eq 1000000 ]
+}
