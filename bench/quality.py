@@ -39,12 +39,11 @@ OURS = {
     "default, asymmetric": ["--effort", "default", "--asym"],
     "best, asymmetric": ["--effort", "best", "--tune", "0", "--asym"],
 }
-# by name alone (ROWS=tuned): minutes on a GPU, hours without
-TUNE = ["--effort", "best", "--tune", os.environ.get("TUNE") or "640"]
+# by name alone (ROWS=tuned): on a GPU best tunes codes, too
 TUNED = {
-    "best, tuned": TUNE,
-    "best, tuned, asymmetric": [*TUNE, "--asym"],
-    "best, tuned by 32 sequences a step": [*TUNE, "--tune-batch", "32"],
+    "best on a GPU": ["--effort", "best", "--device", "cuda"],
+    "best on a GPU, asymmetric": ["--effort", "best", "--device", "cuda",
+                                  "--asym"],
 }
 # best without one of its parts: forge-calib's, forge-hessian's, forge-solve's
 # options (FISHER, WEIGHTS: those that need forge-gradient) where they are not those of forge quantize --effort best

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Other programs' quantizations of a model, from token ids: what they make is kept until one of its causes changes.
 
-    peers.py NAME MODEL IDS OUT GROUP    make one, on the CPU; IDS: .npy of int32 [sequences, length], or a tokens stream
+    peers.py NAME MODEL IDS OUT GROUP    make one; IDS: .npy of int32 [sequences, length], or a tokens stream
 
 prints {"seconds": load to save, "peak_bytes": largest resident set}, of llama.cpp {"bits": for each weight of the linears, "types":
 {type: linears}}, too; imports are not counted as time.  PEER_DEVICE=cuda:0 in the environment: on that GPU.
@@ -39,7 +39,7 @@ def make_gptqmodel(model, out, ids, how, group):
         c["mse"] = 2.4
     data = [dict(input_ids=r.tolist(), attention_mask=[1] * len(r)) for r in ids]
     start = time.time()
-    m = GPTQModel.load(model, GPTQConfig(bits=4, group_size=group, offload_to_disk=False, **c), device="cpu")
+    m = GPTQModel.load(model, GPTQConfig(bits=4, group_size=group, offload_to_disk=False, **c), device=DEVICE)
     m.quantize(data, batch_size=1, calibration_data_min_length=1)
     m.save(out)
     return time.time() - start
