@@ -47,7 +47,7 @@ struct w4_values {
 struct w4_kernels {
     void (*few)(const struct w4_few *f);
     void (*values)(const struct w4_values *v);
-    /* of W4_AWQ few reads digits of x as they are; false: each two inputs twice */
+    /* of W4_AWQ few reads digits of x in order; false: as pairs (struct w4_fixed) */
     bool quads;
 };
 

@@ -35,6 +35,8 @@ static inline int32_t load_four(const int8_t *p)
     ((NAME(vu))_mm256_unpackhi_epi8((__m256i)(a), (__m256i)(b)))
 #define V_LOW16(a, b)  _mm256_unpacklo_epi16((__m256i)(a), (__m256i)(b))
 #define V_HIGH16(a, b) _mm256_unpackhi_epi16((__m256i)(a), (__m256i)(b))
+#define V_LOW32(a, b)  _mm256_unpacklo_epi32((__m256i)(a), (__m256i)(b))
+#define V_HIGH32(a, b) _mm256_unpackhi_epi32((__m256i)(a), (__m256i)(b))
 #define V_BROADCAST(p) ((NAME(vu))_mm256_set1_epi32(load_four(p)))
 #include "w4a16/kernels.inc"
 #undef NAME
@@ -61,6 +63,8 @@ static inline int32_t load_four(const int8_t *p)
 #undef V_HIGH8
 #undef V_LOW16
 #undef V_HIGH16
+#undef V_LOW32
+#undef V_HIGH32
 #undef V_BROADCAST
 
 /* vpermps with the low four bits of each lane as index: a table of code - 8. */
@@ -87,6 +91,8 @@ static inline int32_t load_four(const int8_t *p)
     ((NAME(vu))_mm512_unpackhi_epi8((__m512i)(a), (__m512i)(b)))
 #define V_LOW16(a, b)  _mm512_unpacklo_epi16((__m512i)(a), (__m512i)(b))
 #define V_HIGH16(a, b) _mm512_unpackhi_epi16((__m512i)(a), (__m512i)(b))
+#define V_LOW32(a, b)  _mm512_unpacklo_epi32((__m512i)(a), (__m512i)(b))
+#define V_HIGH32(a, b) _mm512_unpackhi_epi32((__m512i)(a), (__m512i)(b))
 #define V_BROADCAST(p) ((NAME(vu))_mm512_set1_epi32(load_four(p)))
 #include "w4a16/kernels.inc"
 #undef NAME

@@ -114,7 +114,7 @@ static int piece_of(enum w4_form form)
     return form == W4_BY_OUTPUT ? W4_RUN : W4_PIECE;
 }
 
-/* Digits of each two inputs are there twice. */
+/* Digits are in pairs. */
 static bool in_pairs(enum w4_form form)
 {
     return form == W4_AWQ && !w4_kernels()->quads;
@@ -140,6 +140,13 @@ static void put_digits(const struct w4_fixed *to, int digits, int64_t piece,
     int n = digits_of(form);
     int8_t *d = to->digit + piece * n;
 
+    for (int i = 0; pairs && digits == 2 && i < W4_PIECE; i++) {
+        int16_t both = (int16_t)f[i];
+
+        memcpy(d + 2 * i, &both, sizeof(both));
+    }
+    if (pairs && digits == 2)
+        return;
     for (int i = 0; i < n; i += 16) { /* of four words or pairs */
         four v[4];
 

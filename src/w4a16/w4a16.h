@@ -84,8 +84,9 @@ struct w4_fixed {
     int32_t *fixed;
     /* [digits, pieces, places], dimension 0 ld apart: digits of base 256, -128..127, lowest
      * first; even inputs of each word, then odd ones (W4_BY_INPUT), even ones of all
-     * words, then odd ones (W4_BY_OUTPUT), in order, or each two inputs twice (W4_AWQ, by
-     * kernels.h) */
+     * words, then odd ones (W4_BY_OUTPUT), in order (W4_AWQ), or, of W4_AWQ where
+     * kernels.h says so, three digits of each two inputs twice, and two digits as one
+     * number of 16 bits */
     int8_t *digit;
     int64_t ld;
     float *unit; /* [pieces] */
