@@ -85,7 +85,7 @@ def result(path):
 def losses(w, h, codes, scale, zero, group):
     g = np.arange(w.shape[1])//group
     d = w - (codes - zero[:, g])*scale[:, g]
-    return np.einsum("ri,ij,rj->r", d, h, d)
+    return (d @ h*d).sum(1)
 
 
 # ---- grids on the way --------------------------------------------------------
@@ -111,13 +111,13 @@ def candidates(w, symmetric, n, negative, dtype, top=15):
 
 
 def walk(w, u, scale, zero, top):
-    """Cost of quantizing one row's group on one grid; u: its own triangle."""
-    w, cost = w.copy(), 0.0
-    for j in range(len(w)):
-        q = (np.clip(np.rint(w[j]/scale) + zero, 0, top) - zero)*scale
-        e = (w[j] - q)/u[j, j]
+    """Costs of quantizing one row's group on each of some grids; u: its own triangle."""
+    w, cost = np.tile(w, (len(scale), 1)), np.zeros(len(scale))
+    for j in range(w.shape[1]):
+        q = (np.clip(np.rint(w[:, j]/scale) + zero, 0, top) - zero)*scale
+        e = (w[:, j] - q)/u[j, j]
         cost += e*e
-        w[j:] -= e*u[j, j:]
+        w[:, j:] -= np.outer(e, u[j, j:])
     return cost
 
 
@@ -140,12 +140,12 @@ def check_blocks(grids, hessians, codes, factors, negative, prior="0"):
             end = at + int((order//q.group == g).sum())
             own = u[at:end, at:end]
             for r in range(0, len(w), 7):  # enough of them
-                best = min(walk(now[r, at:end], own, *(
-                    x[0] for x in grid.decode(np.array([m]), q.scale_dtype)), top)
-                    for m in candidates(now[r, at:end], bool(meta[r, g] >> 24 & 1),
-                                        int(factors), negative == "yes",
-                                        q.scale_dtype, top))
-                mine = walk(now[r, at:end], own, scale[r, g], zero[r, g], top)
+                metas = np.array(list(candidates(
+                    now[r, at:end], bool(meta[r, g] >> 24 & 1), int(factors),
+                    negative == "yes", q.scale_dtype, top)))
+                best = walk(now[r, at:end], own,
+                            *grid.decode(metas, q.scale_dtype), top).min()
+                mine = walk(now[r, at:end], own, scale[r, [g]], zero[r, [g]], top)[0]
                 assert mine <= best*1.02 + 1e-12, (name, r, g, mine, best)
             for j in range(at, end):  # our own codes lead on
                 v = (c[:, order[j]] - zero[:, g])*scale[:, g]
@@ -277,7 +277,7 @@ def check_coupled(grids, hessians, fisher, before, after):
     for name, w, h, q in modules(grids, hessians):
         f = stages.full(fs[name], len(w)).astype(np.float64)
         f = gptq.add_prior(f, FISHER_PRIOR, fs[name].samples)
-        cost = lambda e: np.einsum("ij,jc,cd,id->", f, e, h, e)
+        cost = lambda e: (f @ e @ h*e).sum()
         x = cost(errors(w, old[name][0], *old[name][2:4], q.group))
         c, meta, scale, zero, note = new[name]
         e = errors(w, c, scale, zero, q.group)
@@ -285,7 +285,7 @@ def check_coupled(grids, hessians, fisher, before, after):
         assert cost(e) <= x*(1 + 1e-6), (name, cost(e)/x)
         if w.size > 4:
             assert cost(e) < 0.97*x, (name, cost(e)/x)
-        assert abs(note["loss"]/np.einsum("ic,cd,id->", e, h, e) - 1) < 1e-4, name
+        assert abs(note["loss"]/(e @ h*e).sum() - 1) < 1e-4, name
         s = scale[:, np.arange(w.shape[1])//q.group]
         for step in (-1, 1):  # of one code
             gain = -2*step*s*(f @ e @ h) - s*s*np.outer(np.diag(f), np.diag(h))

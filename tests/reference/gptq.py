@@ -79,7 +79,7 @@ def loss(w, codes, h, scale, zero, group):
     g = np.arange(w.shape[1])//group
     q = (codes - zero[:, g])*scale[:, g]
     d = np.where(np.diag(h) == 0, 0, w.astype(np.float64) - q)
-    return float(np.einsum("ri,ij,rj->", d, h.astype(np.float64), d))
+    return float((d @ h.astype(np.float64)*d).sum())
 
 
 def equal_codes(ours, w, h, scale, zero, group, how, damping, near=1e-4,
