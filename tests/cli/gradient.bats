@@ -9,13 +9,11 @@ PY="$BATS_TEST_DIRNAME/../reference/gradient.py"
 
 setup_file() {
     cd "$BATS_FILE_TMPDIR" || return 1
-    for kind in mini mini-mixture llama llama-biases mistral qwen2 qwen3 deepseek_v3 \
+    python3 "$MODELS" each mini mini-mixture llama llama-biases mistral qwen2 qwen3 deepseek_v3 \
         deepseek_v3-plain deepseek_v2 qwen2_moe qwen3_moe mixtral glm4_moe \
         minimax_m2 ernie4_5_moe gpt_oss llama4 smollm3 gemma2 gemma3 phi3 \
-        phi3-long olmo2 olmo3 granite granitemoe glm4; do
-        python3 "$MODELS" make $kind $kind
-    done
-    python3 "$MODELS" tokens t.fts 40 1 33 64
+        phi3-long olmo2 olmo3 granite granitemoe glm4
+    python3 "$MODELS" tokens t.fts 40 1 33
 }
 
 setup() {

@@ -4,6 +4,7 @@ the papers (Llama, RoPE, linear and llama3 scaling, YaRN, GQA; mixtures.py: late
 attention, mixtures of experts) - never from our C.
 
     forward.py make KIND DIR           writes a tiny random checkpoint; KINDS below
+    forward.py each KIND...            ... of each kind, into a directory of its name
     forward.py tokens FILE N...        a stream of sequences of N random ids each
     forward.py check DIR TOKENS TOLERANCE FILE [CODES...]
                                        every hidden and activation frame of the
@@ -701,5 +702,5 @@ def names(path):
 
 
 if __name__ == "__main__":
-    {"make": make, "tokens": tokens, "check": check, "logits": logits, "middle": middle, "recorded": recorded,
+    {"make": make, "each": lambda *kinds: [make(k, k) for k in kinds], "tokens": tokens, "check": check, "logits": logits, "middle": middle, "recorded": recorded,
      "drift": drift, "change": change, "same": same, "codes": codes, "names": names}[sys.argv[1]](*sys.argv[2:])

@@ -8,6 +8,7 @@ routers (src/model/moe.h) beside it.  In double precision, from what forward.py 
     gradient.py signs           second moments of the random sums
     gradient.py weights DIR TOKENS FILE TOLERANCE
 """
+import functools
 import sys
 
 import numpy as np
@@ -53,7 +54,7 @@ def linear(t, p, moved):
     return lambda n, y: y @ t["%s.%s.weight" % (p, n)].T + t.get("%s.%s.bias" % (p, n), 0) + moved.get(p + "." + n, 0)
 
 
-def expert(c, t, name, parts, a, moved):
+def expert(c, t, name, parts, a, moved={}):
     lin = linear(t, name, moved)
     return lin(parts[2], mixtures.gated(c, lin(parts[0], a), lin(parts[1], a)))
 
@@ -76,11 +77,14 @@ def mlp(c, t, layer, a, seen, moved):
     y = np.zeros_like(a)
     for e in range(mixtures.experts(c)):
         name = "%s.%s.experts.%d" % (p, mixtures.block(c), e)
-        w = ((seen[p + ".routing"][0] == e)*seen[p + ".routing"][1]).sum(1)
-        x = a
+        goes = seen[p + ".routing"][0] == e
+        rows = goes.any(1).nonzero()[0]
+        if not len(rows):
+            continue
+        x, w = a[rows], (goes*seen[p + ".routing"][1]).sum(1)[rows, None]
         if mixtures.weighs_inputs(c):
-            x = a*((seen[p + ".routing"][0] == e)*seen[p + ".scores"]).sum(1)[:, None]
-        y += w[:, None]*expert(c, t, name, mixtures.expert_names(c), x, moved)
+            x = x*(goes*seen[p + ".scores"]).sum(1)[rows, None]
+        y[rows] += w*expert(c, t, name, mixtures.expert_names(c), x)
     if mixtures.shared(c):
         name = "%s.%s" % (p, mixtures.shared(c)[0])
         g = 1.0
@@ -112,8 +116,9 @@ def modules(c, layer, name):
     return shared + ["%s%s.experts.%d.%s" % (p, mixtures.block(c), e, down) for e in range(mixtures.experts(c))]
 
 
-def logits(c, t, layer, seen, moved, now=None):
-    """From this layer on; now gets the streams in front of layers, the inputs of MLPs and what these add."""
+def logits(c, t, layer, seen, moved, now=None, known=None):
+    """From this layer on; now gets the streams in front of layers, the inputs of MLPs and what these add.  known: such a
+    now, of the same weights, where this layer's MLP is the first whose output is moved."""
     now = {} if now is None else now
     x = seen["model.layers.%d" % layer]
     before, behind, before_mlp, behind_mlp = families.norms(c)
@@ -122,9 +127,14 @@ def logits(c, t, layer, seen, moved, now=None):
         p = "model.layers.%d" % i
         norm = lambda n, y: forward.rms(c, y, families.norm_weight(c, t["%s.%s.weight" % (p, n)])) if n else y
         now[p] = x
-        x = x + part*norm(behind, attend(c, t, i, norm(before, x), moved))
-        a = now[p + ".mlp_in"] = norm(before_mlp, x)
-        y, m = mlp(c, t, i, a, seen, moved), moved.get(p + ".mlp", 0)
+        if known and i == layer:  # what comes before an MLP's output stays as it was
+            x, a, y = known[p + ".mlp_stream"], known[p + ".mlp_in"], known[p + ".mlp_out"]
+        else:
+            x = x + part*norm(behind, attend(c, t, i, norm(before, x), moved))
+            a = norm(before_mlp, x)
+            y = mlp(c, t, i, a, seen, moved)
+        now.update({p + ".mlp_stream": x, p + ".mlp_in": a, p + ".mlp_out": y})
+        m = moved.get(p + ".mlp", 0)
         # the factor is one of the experts' weights
         added = now[p + ".added"] = y + part*m if mixtures.sparse(c, i) else part*norm(behind_mlp, y + m)
         x = x + added
@@ -142,12 +152,20 @@ class Sum:
 
     def of(self, layer, moved, only_logits=False):
         now = {}
-        out = (logits(self.c, self.t, layer, self.seen, moved, now)*self.ways).sum()
+        known = self.still(layer) if list(moved) == ["model.layers.%d.mlp" % layer] else None
+        out = (logits(self.c, self.t, layer, self.seen, moved, now, known)*self.ways).sum()
         for i in range(layer, 0 if only_logits else self.c["num_hidden_layers"]):
             known = [m for m in self.margins if m[0] == i]
             key = margins.keys(self.c, self.t, i, now["model.layers.%d.mlp_in" % i]) if known else None
             out += sum(by*(sum(key[row][up]) - sum(key[row][down])) for _, row, up, down, by in known)
         return out
+
+    @functools.lru_cache(maxsize=None)
+    def still(self, layer):
+        """What is there when nothing is moved."""
+        now = {}
+        logits(self.c, self.t, layer, self.seen, {}, now)
+        return now
 
     def slope(self, layer, at, way, *only):
         """How it changes when what `at` puts out moves along `way`."""

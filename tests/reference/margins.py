@@ -9,7 +9,7 @@ def keys(c, t, layer, a):
     p = "model.layers.%d." % layer
     name = p + mixtures.router(c)
     z = a @ t[name + ".weight"].T + t.get(name + ".bias", 0)
-    return np.array([mixtures.scores(c, row) for row in z]) + np.reshape(t.get(p + mixtures.correction(c), 0), -1)
+    return mixtures.scores(c, z) + np.reshape(t.get(p + mixtures.correction(c), 0), -1)
 
 
 def boundaries(c, key, chosen):

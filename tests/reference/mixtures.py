@@ -278,11 +278,11 @@ def weighs_inputs(c):
 
 
 def scores(c, logits):
-    """Of one token, for all experts."""
+    """Of one token, or of each row's, for all experts."""
     if family(c) in SIGMOID or weighs_inputs(c):
         return 1 / (1 + np.exp(-logits))
-    s = np.exp(logits - logits.max())
-    return s / s.sum()
+    s = np.exp(logits - logits.max(-1, keepdims=True))
+    return s / s.sum(-1, keepdims=True)
 
 
 def renormalizes(c):
