@@ -20,9 +20,7 @@ setup_file() {
     cp "$(dirname "$(command -v mkstream)")/forge-cuda.so" "$(command -v forge-calib)" "$(command -v forge-eval)" \
         "$(command -v forge-gradient)" "$(command -v forge-generate)" "$(command -v forge-hessian)" gpu
     cp gpu/forge-gradient gpu/gpu-gradient
-    for kind in "${DENSE[@]}" "${MIXTURES[@]}" "${FORWARD[@]}"; do
-        python3 "$PY" make "$kind" "$kind"
-    done
+    python3 "$PY" each "${DENSE[@]}" "${MIXTURES[@]}" "${FORWARD[@]}"
     python3 "$PY" tokens t.fts 40 1 33 64
 }
 
@@ -417,9 +415,9 @@ speaks() { # MODEL: the same tokens on the device
             cmp cpu gpu.fts
         done
     done
-    # as many at a time as there is room for
-    gpu/forge-generate -q --device cuda --dtype bf16 --sequences 100 --tokens 250 llama >all
-    gpu/forge-generate -q --device cuda --dtype bf16 --sequences 100 --tokens 250 --gpu-memory 4M llama >few
+    # as many at a time as there is room for: six, and one at last
+    gpu/forge-generate -q --device cuda --dtype bf16 --sequences 25 --tokens 60 llama >all
+    gpu/forge-generate -q --device cuda --dtype bf16 --sequences 25 --tokens 60 --gpu-memory 4M llama >few
     cmp all few
     run -75 --separate-stderr gpu/forge-generate -q --device cuda --sequences 2 --tokens 100000 --gpu-memory 5M llama
     [[ $stderr == *"keys and values"* ]]
