@@ -9,12 +9,10 @@ PY="$BATS_TEST_DIRNAME/../reference/tune.py"
 
 setup_file() {
     cd "$BATS_FILE_TMPDIR" || return 1
-    for kind in llama llama-biases qwen3 gemma2 phi3 olmo2 granite \
+    python3 "$MODELS" each llama llama-biases qwen3 gemma2 phi3 olmo2 granite \
         deepseek_v3 deepseek_v2 qwen2_moe mixtral gpt_oss llama4 \
-        ernie4_5_moe qwen3_next; do
-        python3 "$MODELS" make $kind $kind
-    done
-    python3 "$MODELS" tokens t.fts 40 1 33 64
+        ernie4_5_moe qwen3_next
+    python3 "$MODELS" tokens t.fts 40 1 33
     solved llama c.fts
 }
 
@@ -116,10 +114,10 @@ EOF
 
 @test "the KL falls, on other tokens, too" {
     local model=$BATS_TEST_DIRNAME/../../examples/llama-4m text=$BATS_TEST_DIRNAME/../../examples
-    forge-tokens -q -n 64 -t 64 "$model" "$text/calib.jsonl" -o some
+    forge-tokens -q -n 64 -t 32 "$model" "$text/calib.jsonl" -o some
     forge-tokens -q -n 16 -t 64 "$model" "$text/eval.txt" -o others
     forge-weights -q "$model" | forge-grid -q --group 128 | forge-solve -q --method rtn >codes
-    forge-tune --steps 80 --batch 8 --tokens some "$model" codes >out
+    forge-tune --steps 80 --batch 4 --tokens some "$model" codes >out
     for i in codes out; do
         forge-pack -q $i | forge-shard -q --from "$model" of-$i
         forge-eval -q --json "$model" of-$i others | jq .kl_mean >kl-$i
@@ -189,17 +187,17 @@ same_tensors() { # OUT OUT
     local model=$BATS_TEST_DIRNAME/../../examples/llama-4m text=$BATS_TEST_DIRNAME/../../examples/calib.jsonl
     local args=(--text "$text" --sequences 4 --seqlen 48 --group 32 --effort fast --quiet --device cpu)
     forge quantize "$model" plain --work work "${args[@]}"
-    forge quantize "$model" tuned --work work "${args[@]}" --tune 48 --tune-batch 4
+    forge quantize "$model" tuned --work work "${args[@]}" --tune 48 --tune-batch 2
     # half of the sequences are the text's
-    forge-tokens -q --sequences 96 --seqlen 48 -o given "$model" "$text"
-    forge-generate -q --sequences 96 --tokens 48 -o own "$model"
-    forge-tune -q --steps 48 --batch 4 --tokens given --tokens own "$model" work/solve-*/codes-*.fts >codes
+    forge-tokens -q --sequences 48 --seqlen 48 -o given "$model" "$text"
+    forge-generate -q --sequences 48 --tokens 48 -o own "$model"
+    forge-tune -q --steps 48 --batch 2 --tokens given --tokens own "$model" work/solve-*/codes-*.fts >codes
     (cat codes; forge-weights -q --others "$model") | forge-pack -q | forge-shard -q --from "$model" by-hand
     same_tensors by-hand tuned
     run ! same_tensors plain tuned
     touch -d 2001-01-01 work/tuned-*/*.fts
     rm -r tuned
-    forge quantize "$model" tuned --work work "${args[@]}" --tune 48 --tune-batch 4 -j 1
+    forge quantize "$model" tuned --work work "${args[@]}" --tune 48 --tune-batch 2 -j 1
     same_tensors by-hand tuned
     [ "$(find work/tuned-* -newermt 2002-01-01 -name '*.fts' | wc -l)" -eq 0 ]
     forge quantize "$model" skipped --work other "${args[@]}" --tune 1 --skip 'model.layers.1.*'
