@@ -261,11 +261,16 @@ every="pread write fsync rename malloc"
 # FILE cut at many places, the first and the last bytes among them: exit 65, one
 # line, nothing published, no output that could be taken for a stream.
 cut_anywhere() { # FILE COMMAND... with @ for the file that is cut
+    (trap - DEBUG; cut_at_each "$@") # as in fail_each
+}
+
+cut_at_each() {
     local file=$1 size n step
     shift
     size=$(stat -c %s -L "$file")
     step=$((size / 24 + 1))
     for n in $(seq 0 "$step" $((size - 1))) 1 63 64 65 $((size - 64)) $((size - 1)); do
+        echo "cut at $n"
         head -c "$n" "$file" >cut
         run -65 --separate-stderr "${@/#@/cut}" -o out.fts
         [ "$(wc -l <<<"$stderr")" -eq 1 ]
@@ -273,7 +278,7 @@ cut_anywhere() { # FILE COMMAND... with @ for the file that is cut
         [[ $stderr == "$1: "* ]]
         rc=0
         "${@/#@/cut}" >out 2>err || rc=$?
-        [ $rc -eq 65 ] || { echo "cut at $n: exit $rc: $(<err)"; return 1; }
+        [ $rc -eq 65 ] || { echo "exit $rc: $(<err)"; return 1; }
         run -1 forge-ls -q --verify out
     done
 }

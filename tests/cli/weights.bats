@@ -484,10 +484,7 @@ EOF
     refused 65 "55 entries for 64 inputs" length
 }
 
-@test "the n-th read, write or allocation that fails is one clean line" {
-    [ -n "$FAIL_SO" ] || skip "not with sanitizers"
-    make_model bin-sharded
-    make_model gptq q
+each_call_fails() {
     for dir in m q; do
         forge-weights -q $dir -o good.fts
         for what in malloc read pread write fsync rename; do
@@ -508,6 +505,13 @@ EOF
             rm out.fts
         done
     done
+}
+
+@test "the n-th read, write or allocation that fails is one clean line" {
+    [ -n "$FAIL_SO" ] || skip "not with sanitizers"
+    make_model bin-sharded
+    make_model gptq q
+    (trap - DEBUG; each_call_fails) # as in fail_each
 }
 
 @test "--join writes the rows that a hessian names" {
