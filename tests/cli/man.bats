@@ -21,8 +21,8 @@ setup_file() {
     for i in M MODEL original; do ln -s model $i; done
     mkdir -p examples bin tmp
     ln -s ../model examples/llama-4m
-    head -n 12 "$tree/examples/calib.jsonl" >examples/calib.jsonl
-    head -c 20000 "$tree/examples/eval.txt" >examples/eval.txt
+    head -n 4 "$tree/examples/calib.jsonl" >examples/calib.jsonl
+    head -c 6000 "$tree/examples/eval.txt" >examples/eval.txt
     head -c 30000 "$tree/examples/eval.txt" >text
     for i in text.txt calib.txt; do cp text $i; done
     cp examples/eval.txt eval.txt
