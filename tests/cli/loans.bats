@@ -320,7 +320,7 @@ whole_or_none() { # STATUS WHAT
 
 @test "activations that do not fit take turns" {
     local seen=seen low high room
-    python3 "$PY" tokens many.fts 2000 1500 1800 1900 1700 1000 100 200 300
+    python3 "$PY" tokens many.fts 1000 750 900 950 850 500 50 100 150
     rm t.fts
     ln -s many.fts t.fts
     for kind in llama-biases 'llama-biases --propagate both' deepseek_v3; do
@@ -331,7 +331,7 @@ whole_or_none() { # STATUS WHAT
         out=lent loans=l loop $kind --dtype bf16
         [[ $(plain seen) == [1-9]*" 0 0" ]]
         same bytes lent
-        low=5000000 high=13000000
+        low=2000000 high=8000000
         while :; do
             room=$(((low + high) / 2))
             # shellcheck disable=SC2086
