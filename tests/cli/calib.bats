@@ -9,9 +9,7 @@ PY="$BATS_TEST_DIRNAME/../reference/forward.py"
 # One tiny model of each kind, tokens of ragged sequences.
 setup_file() {
     cd "$BATS_FILE_TMPDIR" || return 1
-    for kind in mini llama llama-biases dynamic mistral qwen2 qwen3; do
-        python3 "$PY" make $kind $kind
-    done
+    python3 "$PY" each mini llama llama-biases dynamic mistral qwen2 qwen3
     python3 "$PY" tokens t.fts 40 1 33 64
 }
 
@@ -47,8 +45,8 @@ refused() { # STATUS TEXT ARGUMENT...
     local kinds
     kinds=$(python3 -c 'import sys; sys.path.insert(0, sys.argv[1]); import families; print(*families.KINDS)' "$(dirname "$PY")")
     [ "$(wc -w <<<"$kinds")" -ge 12 ]
+    python3 "$PY" each $kinds
     for kind in $kinds; do
-        python3 "$PY" make "$kind" "$kind"
         forge-calib -q --dtype f32 "$kind" t.fts >"$kind.fts"
         python3 "$PY" check "$kind" t.fts 1e-5 "$kind.fts"
         python3 "$PY" logits "$kind" t.fts 1e-5 f32

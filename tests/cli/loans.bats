@@ -16,9 +16,7 @@ setup_file() {
         "$(command -v forge-weights)" "$(command -v forge-grid)" "$(command -v forge-split)" \
         "$(command -v forge-gradient)" gpu
     cp gpu/forge-cuda.so gpu/libcuda.so.1 # the driver that --device auto looks for
-    for kind in llama llama-biases deepseek_v3 qwen2_moe; do
-        python3 "$PY" make "$kind" "$kind"
-    done
+    python3 "$PY" each llama llama-biases deepseek_v3 qwen2_moe
     python3 "$PY" tokens t.fts 40 1 33 64
 }
 

@@ -13,8 +13,8 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
 
 @test "every family agrees with the reference in f32: logits, experts, weights" {
     python3 "$PY" tokens t.fts 40 1 33 64
+    python3 "$PY" each "${KINDS[@]}"
     for kind in "${KINDS[@]}"; do
-        python3 "$PY" make "$kind" "$kind"
         python3 "$PY" logits "$kind" t.fts 1e-5 f32
     done
 }
@@ -41,8 +41,8 @@ recurrent() {
 
 @test "--kv-b: the inputs of kv_b_proj, with feedback and without, to the bit those of one run" {
     python3 "$PY" tokens t.fts 40 33
+    python3 "$PY" each deepseek_v3 deepseek_v2-lite deepseek_v32
     for kind in deepseek_v3 deepseek_v2-lite deepseek_v32; do
-        python3 "$PY" make "$kind" "$kind"
         forge-calib -q --kv-b --dtype f32 "$kind" t.fts >seen.fts
         [ "$(forge-ls seen.fts | grep -c 'kv_lat')" -eq "$(forge-ls seen.fts | grep -c 'attn_in')" ]
         python3 "$PY" check "$kind" t.fts 1e-5 seen.fts
@@ -64,8 +64,8 @@ recurrent() {
 
 @test "and in bf16, within what bf16 rounds" {
     python3 "$PY" tokens t.fts 40 33
+    python3 "$PY" each deepseek_v3-plain deepseek_v2-lite qwen2_moe qwen3_moe-step glm4_moe
     for kind in deepseek_v3-plain deepseek_v2-lite qwen2_moe qwen3_moe-step glm4_moe; do
-        python3 "$PY" make "$kind" "$kind"
         python3 "$PY" middle "$kind" t.fts 0.06 bf16
     done
 }
@@ -175,8 +175,8 @@ loop() {
 
 @test "the loop: every expert's input is computed with the codes of what comes before it" {
     python3 "$PY" tokens t.fts 40 1 33 64
+    python3 "$PY" each "${KINDS[@]}"
     for kind in "${KINDS[@]}"; do
-        python3 "$PY" make "$kind" "$kind"
         loop "$kind" --dtype f32 "$kind" t.fts
         python3 "$PY" check "$kind" t.fts 1e-4 seen.fts codes.fts
         # every linear of the model, once; nothing else
