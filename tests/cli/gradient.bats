@@ -13,7 +13,7 @@ setup_file() {
         deepseek_v3-plain deepseek_v2 qwen2_moe qwen3_moe mixtral glm4_moe \
         minimax_m2 ernie4_5_moe gpt_oss llama4 smollm3 gemma2 gemma3 phi3 \
         phi3-long olmo2 olmo3 granite granitemoe glm4
-    python3 "$MODELS" tokens t.fts 40 1 33
+    python3 "$MODELS" tokens t.fts 50 1 33
 }
 
 setup() {

@@ -12,7 +12,7 @@ setup_file() {
     python3 "$MODELS" each llama llama-biases qwen3 gemma2 phi3 olmo2 granite \
         deepseek_v3 deepseek_v2 qwen2_moe mixtral gpt_oss llama4 \
         ernie4_5_moe qwen3_next
-    python3 "$MODELS" tokens t.fts 40 1 33
+    python3 "$MODELS" tokens t.fts 50 1 33
     solved llama c.fts
 }
 
