@@ -43,13 +43,14 @@ slope() { # KIND...
 }
 
 @test "a mixture's KL is said with either choice of experts, and falls with its own" {
+    python3 "$MODELS" tokens more.fts 40 1 33 64
     solved deepseek_v3 codes
-    run --separate-stderr forge-tune -v --progress never --dtype f32 --steps 1 --tokens t.fts -o out deepseek_v3 codes
-    own=$(python3 "$PY" kl deepseek_v3 t.fts codes) held=$(python3 "$PY" held deepseek_v3 t.fts codes)
+    run --separate-stderr forge-tune -v --progress never --dtype f32 --steps 1 --tokens more.fts -o out deepseek_v3 codes
+    own=$(python3 "$PY" kl deepseek_v3 more.fts codes) held=$(python3 "$PY" held deepseek_v3 more.fts codes)
     [[ $stderr == *"forge-tune: KL ${own:0:5}"*" e-3, with the original's choices of experts ${held:0:4}"* ]]
-    forge-tune -q --steps 40 --rate 0.02 --tokens t.fts deepseek_v3 codes >tuned
+    forge-tune -q --steps 40 --rate 0.02 --tokens more.fts deepseek_v3 codes >tuned
     python3 -c 'import sys; a, b = map(float, sys.argv[1:]); assert b < 0.4*a, (a, b)' \
-        "$own" "$(python3 "$PY" kl deepseek_v3 t.fts tuned)"
+        "$own" "$(python3 "$PY" kl deepseek_v3 more.fts tuned)"
 }
 
 @test "gradients are what differences of the KL say: asymmetric grids, scales of outputs and logits" {
