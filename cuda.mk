@@ -5,8 +5,8 @@
 ## make check-gpu     its tests against the CPU's results (a GPU)
 ## make check-gpu-sanitizers  the same programs under compute-sanitizer (a GPU)
 ## make bench-gpu     its benchmarks, each checked first (a GPU); LAYERS='7b long 70b v3 v3x2': layers
-# Settings: NVCC=nvcc  CUDA_ARCH="80 90a"  NVOPT='-Xcicc -O1 -Xptxas -O1': kernels to
-# compile, not to run, in less than half the time
+# Settings: NVCC=nvcc  CUDA_ARCH="80 90a"  NVOPT='-Xcicc -O1 -Xptxas -O1': kernels that
+# are compiled sooner, to find errors, not to run
 
 NVCC      ?= nvcc
 CUDA_ARCH ?= 80 90a

@@ -140,13 +140,11 @@ static void put_digits(const struct w4_fixed *to, int digits, int64_t piece,
     int n = digits_of(form);
     int8_t *d = to->digit + piece * n;
 
-    for (int i = 0; pairs && digits == 2 && i < W4_PIECE; i++) {
-        int16_t both = (int16_t)f[i];
-
-        memcpy(d + 2 * i, &both, sizeof(both));
-    }
-    if (pairs && digits == 2)
+    if (pairs && digits == 2) {
+        for (int i = 0; i < W4_PIECE; i++)
+            memcpy(d + 2 * i, &(int16_t){ (int16_t)f[i] }, sizeof(int16_t));
         return;
+    }
     for (int i = 0; i < n; i += 16) { /* of four words or pairs */
         four v[4];
 

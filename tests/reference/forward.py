@@ -702,5 +702,6 @@ def names(path):
 
 
 if __name__ == "__main__":
-    {"make": make, "each": lambda *kinds: [make(k, k) for k in kinds], "tokens": tokens, "check": check, "logits": logits, "middle": middle, "recorded": recorded,
-     "drift": drift, "change": change, "same": same, "codes": codes, "names": names}[sys.argv[1]](*sys.argv[2:])
+    {"make": make, "each": lambda *kinds: [make(k, k) for k in kinds], "tokens": tokens,
+     "check": check, "logits": logits, "middle": middle, "recorded": recorded, "drift": drift,
+     "change": change, "same": same, "codes": codes, "names": names}[sys.argv[1]](*sys.argv[2:])

@@ -54,7 +54,7 @@ def linear(t, p, moved):
     return lambda n, y: y @ t["%s.%s.weight" % (p, n)].T + t.get("%s.%s.bias" % (p, n), 0) + moved.get(p + "." + n, 0)
 
 
-def expert(c, t, name, parts, a, moved={}):
+def expert(c, t, name, parts, a, moved):
     lin = linear(t, name, moved)
     return lin(parts[2], mixtures.gated(c, lin(parts[0], a), lin(parts[1], a)))
 
@@ -84,7 +84,7 @@ def mlp(c, t, layer, a, seen, moved):
         x, w = a[rows], (goes*seen[p + ".routing"][1]).sum(1)[rows, None]
         if mixtures.weighs_inputs(c):
             x = x*(goes*seen[p + ".scores"]).sum(1)[rows, None]
-        y[rows] += w*expert(c, t, name, mixtures.expert_names(c), x)
+        y[rows] += w*expert(c, t, name, mixtures.expert_names(c), x, {})  # alone it is not moved
     if mixtures.shared(c):
         name = "%s.%s" % (p, mixtures.shared(c)[0])
         g = 1.0

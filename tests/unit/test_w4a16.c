@@ -471,6 +471,51 @@ static void test_memory(void)
     }
 }
 
+/* Codes of 15 and equal inputs as large as they get: the largest sums. */
+static void largest_of(enum forge_w4a16_layout layout, float x)
+{
+    enum { O = 136, I = 256, GROUP = 128 };
+    static uint32_t codes[O * I / 8];
+    static float scales[O * I / GROUP], row[I], y[O];
+    uint16_t half[I];
+    struct forge_w4a16_linear l = { .layout = layout,
+                                    .outputs = O,
+                                    .inputs = I,
+                                    .group = GROUP,
+                                    .codes = codes,
+                                    .scales = scales,
+                                    .scale_type = FORGE_W4A16_F32 };
+    struct forge_w4a16_rows to = { FORGE_W4A16_F32, y, O };
+    struct forge_w4a16 *w;
+    char why[200];
+
+    memset(codes, 0xff, sizeof(codes));
+    for (size_t i = 0; i < ARRAY_LEN(scales); i++)
+        scales[i] = 1;
+    for (int i = 0; i < I; i++) {
+        row[i] = x;
+        half[i] = bf16_from_f32(x);
+    }
+    CHECK(forge_w4a16_prepare(&w, &l, why, sizeof(why)) == 0);
+    for (int t = 0; t < 2; t++) {
+        struct forge_w4a16_rows from = { t ? FORGE_W4A16_BF16 : FORGE_W4A16_F32,
+                                         t ? (void *)half : (void *)row, I };
+
+        CHECK(forge_w4a16_multiply(w, &from, 1, &to, why, sizeof(why)) == 0);
+        for (int o = 0; o < O; o++)
+            CHECK(y[o] == (15 - 8) * x * I); /* exact */
+    }
+    forge_w4a16_release(w);
+}
+
+static void test_largest(void)
+{
+    for (int layout = 0; layout <= FORGE_W4A16_GPTQ_V2; layout++) {
+        largest_of((enum forge_w4a16_layout)layout, 1.9921875F);
+        largest_of((enum forge_w4a16_layout)layout, -1.9921875F);
+    }
+}
+
 int main(void)
 {
     static const struct shape more[] = { { 1032, 64, 32 },
@@ -481,6 +526,7 @@ int main(void)
     each_shape(one, more, ARRAY_LEN(more));
     each_level(test_dense);
     each_level(test_wide);
+    each_level(test_largest);
     each_level(test_grouped);
     test_refusals();
     test_memory();
