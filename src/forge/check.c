@@ -154,7 +154,7 @@ static int check_family(struct request *r, struct err *e)
         rc = err_set(e, E_CONFIG,
                      "--tune: %s has %s, whose gradients are not supported",
                      c.family->model_type, lacks);
-    rate = tune_rate(c.hidden_size);
+    rate = tune_rate(&c);
     if (!rc && j->tune > 0 &&
         tune_reach(rate, j->tune) < TUNE_REACH * tuned_near(rate))
         warning("--tune %" PRId64 ": hardly a code will change; with %" PRId64

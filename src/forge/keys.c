@@ -231,7 +231,7 @@ int keys_make(struct request *r, struct err *e)
     if (!j->tune)
         return 0;
     begin(&h, e);
-    add(&h, "tuned 5 %s %" PRId64 " %" PRId64, j->skey, j->tune, j->tune_batch);
+    add(&h, "tuned 6 %s %" PRId64 " %" PRId64, j->skey, j->tune, j->tune_batch);
     add_sidecar(&h, j->model, "generation_config.json");
     return end(&h, j->ukey);
 }

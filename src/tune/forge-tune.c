@@ -35,7 +35,7 @@ static void parse(struct settings *s, int argc, char **argv)
           BATCH_SEQUENCES, false },
         { OPT_FLOAT, 0, "rate", "X",
           "how far a step moves, about, in steps of the grid [1 / hidden "
-          "size]",
+          "size, in a mixture 2/3 of that]",
           &s->rate, 1e-6, 1, false },
         { OPT_INT, 0, "seed", "N", "seed of the order of sequences [0]",
           &s->seed, 0, 9e15, false },
@@ -133,7 +133,7 @@ static int open_all(const struct settings *s, struct tune *t,
                              i ? NULL : s->tokens_key, t->m, e) < 0)
             return e->code;
     if (t->rate <= 0)
-        t->rate = tune_rate(model_config(t->m)->hidden_size);
+        t->rate = tune_rate(model_config(t->m));
     if (use_device(s, t, e) < 0 || tuned_open(&t->codes, t->m, e) < 0)
         return e->code;
     for (int i = 0; i < s->inputs || !i; i++)

@@ -23,11 +23,12 @@ struct tune {
 };
 enum { TUNE_WARM = 20 };
 /* The rate by default: all weights move about as far in a step, so outputs move in
- * proportion to the number of inputs (Yang and others: Tensor programs V, 2022).
- * doc/lab-notes.md, "More tokens, and codes tuned by KL". */
-static inline double tune_rate(int64_t hidden_size)
+ * proportion to the number of inputs (Yang and others: Tensor programs V, 2022).  In a
+ * mixture two thirds of it: an expert sees few of a step's tokens, so its gradients are
+ * noisier.  doc/lab-notes.md, "More tokens, and codes tuned by KL". */
+static inline double tune_rate(const struct model_config *c)
 {
-    return 1.0 / (double)hidden_size;
+    return (c->moe.n_experts ? 2.0 / 3 : 1) / (double)c->hidden_size;
 }
 /* How far all steps move a number behind a code whose gradients agree, about, in steps of
  * the grid.  Below TUNE_REACH times tuned_near() hardly one gets to the next code: at 2.2
