@@ -1,6 +1,5 @@
 /* multiply.c - see forge_w4a16.h: a product, divided into tiles for all
  * threads. */
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -8,6 +7,7 @@
 #include "w4a16/w4a16.h"
 
 static const char what[] = "4-bit product";
+enum { ADDED = 1024 }; /* outputs whose parts are added at a time */
 
 /* One linear and its rows of x. */
 struct expert {
@@ -16,11 +16,9 @@ struct expert {
     int64_t row;   /* its first row in x and y */
     int64_t tiles; /* number of tiles of the experts before it */
     int64_t down;  /* its tiles along the rows */
-    /* Several parts: a tile is of one of them, and the last to finish of those of the
-     * same outputs adds them. */
+    /* Several parts: a tile is of one of them; they are added behind all tiles. */
     int64_t parts, across; /* tiles of a part */
     float *sums;           /* [parts, rows, outputs] */
-    atomic_int *done;      /* [across] */
 };
 
 struct job {
@@ -47,21 +45,38 @@ static void run_part(const struct job *j, const struct expert *x, int64_t tile)
 {
     int64_t part = tile / x->across, o = tile % x->across * x->t.cols;
     int64_t n = j->cols - o < x->t.cols ? j->cols - o : x->t.cols;
-    int64_t rows = x->x.rows;
 
-    w4_part(&x->x, part, o, n, x->sums + part * rows * j->cols + o, j->cols);
-    if (atomic_fetch_add(&x->done[tile % x->across], 1) < x->parts - 1)
-        return;
-    for (int64_t r = 0; r < rows; r++) {
+    w4_part(&x->x, part, o, n, x->sums + part * x->x.rows * j->cols + o,
+            j->cols);
+}
+
+/* y of outputs o.. of an expert, the sum of its parts in order. */
+static void add_parts(const struct job *j, const struct expert *x, int64_t o)
+{
+    int64_t n = j->cols - o < ADDED ? j->cols - o : ADDED;
+
+    for (int64_t r = 0; r < x->x.rows; r++) {
         float *to = x->sums + r * j->cols + o;
 
         for (int64_t p = 1; p < x->parts; p++) {
-            const float *from = to + p * rows * j->cols;
+            const float *from = to + p * x->x.rows * j->cols;
 
             for (int64_t i = 0; i < n; i++)
                 to[i] += from[i];
         }
         put(j, x->row + r, o, to, n);
+    }
+}
+
+static void add(void *ctx, size_t begin, size_t end)
+{
+    const struct job *j = ctx;
+
+    for (int64_t t = (int64_t)begin; t < (int64_t)end; t++) {
+        const struct expert *x = j->expert + t % j->experts;
+
+        if (x->parts > 1)
+            add_parts(j, x, t / j->experts * ADDED);
     }
 }
 
@@ -139,8 +154,7 @@ static int cut(struct expert *x, int64_t cols, int64_t experts, int64_t *total,
         return 0;
     x->sums = mem_alloc((size_t)(x->parts * x->x.rows * cols) * sizeof(float),
                         what, e);
-    x->done = mem_zero((size_t)x->across, sizeof(*x->done), what, e);
-    return x->sums && x->done ? 0 : e->code;
+    return x->sums ? 0 : e->code;
 }
 
 static int check(const struct forge_w4a16_rows *r, const char *name,
@@ -158,6 +172,7 @@ static int run(struct expert *x, const struct forge_w4a16 *const *w,
 {
     struct job j = { .expert = x, .y = y };
     int64_t total = 0;
+    bool parts = false;
 
     if (check(from, "x", e) < 0 || check(y, "y", e) < 0)
         return e->code;
@@ -185,6 +200,11 @@ static int run(struct expert *x, const struct forge_w4a16 *const *w,
             return e->code;
     threads_error_init(&j.error);
     threads_for((size_t)total, 1, run_tiles, &j);
+    for (int64_t i = 0; i < j.experts; i++)
+        parts = x[i].parts > 1 || parts;
+    if (parts)
+        threads_for((size_t)((j.cols + ADDED - 1) / ADDED * j.experts), 1, add,
+                    &j);
     return threads_error_take(&j.error, e);
 }
 
@@ -201,7 +221,6 @@ int forge_w4a16_grouped(const struct forge_w4a16 *const *w,
     for (int64_t i = 0; all && i < experts; i++) {
         w4_x_release(&all[i].x);
         free(all[i].sums);
-        free(all[i].done);
     }
     free(all);
     if (rc < 0 && why && why_size)
