@@ -28,7 +28,7 @@ static int find_family(struct model_config *c, const struct json *o,
     if (!type)
         return err_set(e, E_DATA, "model_type is missing");
     c->family = family_find(type);
-    return c->family ? 0 : family_refuse(type, e);
+    return c->family ? 0 : family_refuse(type, o, e);
 }
 
 /* *text = the object that describes the language model: o, or its text_config

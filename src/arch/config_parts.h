@@ -27,11 +27,16 @@ MUST_CHECK int config_read_moe(struct model_config *c, const struct json *o,
                                struct err *e);
 /* The row with this model_type; NULL: not supported. */
 const struct family *family_find(const char *model_type);
-/* E_CONFIG: this model_type is not supported, its nearest relative is. */
-MUST_CHECK int family_refuse(const char *model_type, struct err *e);
+/* The i-th row; NULL: there are no more. */
+const struct family *family_at(size_t i);
+/* E_CONFIG: this model_type, with the config o, is not supported; its nearest relative
+ * is, if it has one (relative.c). */
+MUST_CHECK int family_refuse(const char *model_type, const struct json *o,
+                             struct err *e);
 /* The multimodal model with this model_type; NULL: not one that is known. */
 const struct wrapper *wrapper_find(const char *model_type);
-/* E_CONFIG: this multimodal model is not supported. */
+const struct wrapper *wrapper_at(size_t i);
+/* E_CONFIG: this multimodal model is not supported; as family_refuse(). */
 MUST_CHECK int wrapper_refuse(const char *model_type, struct err *e);
 
 #endif

@@ -499,28 +499,9 @@ const struct family *family_find(const char *model_type)
     return NULL;
 }
 
-/* Number of characters that two names begin with alike. */
-static size_t alike(const char *a, const char *b)
+const struct family *family_at(size_t i)
 {
-    size_t n = 0;
-
-    while (a[n] && a[n] == b[n])
-        n++;
-    return n;
-}
-
-int family_refuse(const char *model_type, struct err *e)
-{
-    const struct family *nearest = &families[0];
-
-    for (size_t i = 1; i < ARRAY_LEN(families); i++)
-        if (alike(families[i].model_type, model_type) >
-            alike(nearest->model_type, model_type))
-            nearest = &families[i];
-    return err_set(e, E_CONFIG,
-                   "model_type '%.64s' is not supported (its nearest relative "
-                   "that is: %s)",
-                   model_type, nearest->model_type);
+    return i < ARRAY_LEN(families) ? &families[i] : NULL;
 }
 
 const struct layer_norms *model_norms(const struct model_config *c)
@@ -540,16 +521,7 @@ const struct wrapper *wrapper_find(const char *model_type)
     return NULL;
 }
 
-int wrapper_refuse(const char *model_type, struct err *e)
+const struct wrapper *wrapper_at(size_t i)
 {
-    char known[256] = "";
-    size_t at = 0;
-
-    for (size_t i = 0; i < ARRAY_LEN(wrappers) && at < sizeof(known); i++)
-        at += (size_t)snprintf(known + at, sizeof(known) - at, "%s%s",
-                               i ? ", " : "", wrappers[i].model_type);
-    return err_set(e, E_CONFIG,
-                   "text_config: of multimodal models '%.64s' is not supported "
-                   "(%s are)",
-                   model_type, known);
+    return i < ARRAY_LEN(wrappers) ? &wrappers[i] : NULL;
 }

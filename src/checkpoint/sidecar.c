@@ -16,6 +16,7 @@ static bool is_sidecar(const char *name, bool code, bool map)
     static const char *const wanted[] = { "tokenizer*.json",
                                           "tokenizer*.model",
                                           "*.tiktoken",
+                                          "tiktoken.model",
                                           "special_tokens_map.json",
                                           "added_tokens.json",
                                           "vocab.json",

@@ -54,10 +54,10 @@ static struct ck_entry *sibling(const struct checkpoint *c,
  * dequantized. */
 static bool is_other_scale(const char *name)
 {
-    static const char *const suffix[] = { ".input_scale", ".output_scale",
-                                          ".k_scale",     ".v_scale",
-                                          ".q_scale",     ".kv_scale",
-                                          ".prob_scale" };
+    static const char *const suffix[] = { ".input_scale",      ".output_scale",
+                                          ".activation_scale", ".k_scale",
+                                          ".v_scale",          ".q_scale",
+                                          ".kv_scale",         ".prob_scale" };
 
     for (size_t i = 0; i < ARRAY_LEN(suffix); i++)
         if (ends_with(name, suffix[i]))

@@ -38,6 +38,28 @@ bool text_piped(const struct request *r)
     return r->text && !strcmp(r->text, "-");
 }
 
+/* Text is for the model's tokenizer.json; ids (.npy) are not. */
+static int check_tokenizer(const struct request *r, struct err *e)
+{
+    static const char npy[] = "\x93NUMPY";
+    char begin[sizeof(npy) - 1] = "", path[PATH_MAX];
+    FILE *f = fopen(r->text, "rb");
+    bool ids = f && fread(begin, 1, sizeof(begin), f) == sizeof(begin) &&
+               !memcmp(begin, npy, sizeof(begin));
+
+    if (f)
+        fclose(f);
+    if (ids ||
+        (size_t)snprintf(path, sizeof(path), "%s/tokenizer.json", r->model) >=
+            sizeof(path) ||
+        !access(path, F_OK))
+        return 0;
+    return err_set(e, E_NOINPUT,
+                   "'%s' has no tokenizer.json: want ids (.npy) as --text, "
+                   "which the model's own tokenizer makes",
+                   r->model);
+}
+
 int check_paths(struct request *r, struct err *e)
 {
     struct job *j = &r->j;
@@ -47,6 +69,8 @@ int check_paths(struct request *r, struct err *e)
         return e->code;
     if (j->method == METHOD_GPTQ)
         rc = check_text(r->text, e);
+    if (!rc && j->method == METHOD_GPTQ && !text_piped(r))
+        rc = check_tokenizer(r, e);
     if (rc || path_absolute(r->model, j->model, e) < 0 ||
         path_absolute(r->out, j->out, e) < 0 ||
         (r->text && !text_piped(r) && path_absolute(r->text, j->text, e) < 0))

@@ -176,7 +176,7 @@ static void tables(struct html *h, const struct heat *p, const struct scale *s)
     html_put(h, "<div class=\"maps\">\n");
     for (size_t i = 0; i < p->rows; i += each)
         block(h, p, s, i, i + each < p->rows ? i + each : p->rows);
-    html_put(h, "</div>\n");
+    html_put(h, "</div>\n<p class=\"xname\">%s</p>\n", p->col_name);
 }
 
 /* ---- SVG ---- */

@@ -303,7 +303,7 @@ static int check_alike(const struct completeness *c,
 static bool module_of(const char *name, char *module)
 {
     static const char *const other[] = { ".weight", ".weight_scale_inv",
-                                         ".input_scale" };
+                                         ".input_scale", ".activation_scale" };
     size_t n = strlen(name), k = 0;
     bool found = layout_is_part(name, &k);
 

@@ -112,6 +112,13 @@ pruned() {
     make_model phi3-long l
     refused 78 forge quantize l out --text "$BATS_FILE_TMPDIR/t.npy" --sequences 2 --seqlen 65 --group 16 -q
     [[ $stderr == *"original_max_position_embeddings 64"* ]]
+    # text without tokenizer.json; what is there of the tokenizer goes along with ids
+    cp "$tree/examples/eval.txt" .
+    refused 66 forge quantize p out --text eval.txt --sequences 4 --seqlen 40 --group 16 -q -n
+    [[ $stderr == *"'p' has no tokenizer.json"*".npy"* ]]
+    echo ranks >p/tiktoken.model
+    forge quantize p made "${few[@]}"
+    cmp p/tiktoken.model made/tiktoken.model
     sed -i 's/"phi3"/"phi4"/' p/config.json
     refused 78 forge quantize p out "${few[@]}"
     [[ $stderr == *"nearest relative that is: phi3"* ]]

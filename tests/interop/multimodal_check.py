@@ -19,7 +19,7 @@ import lab
 import numpy as np
 import torch
 from model_check import ours, theirs, worst
-from random_models import SMALL, tokenizer
+from random_models import DELTA, SMALL, tokenizer
 
 TEXT = dict(SMALL, hidden_size=128, intermediate_size=256, bos_token_id=None, eos_token_id=0, pad_token_id=1, initializer_range=0.05)
 QWEN_EYE = dict(depth=2, hidden_size=64, intermediate_size=64, num_heads=2, patch_size=4, spatial_merge_size=2, out_hidden_size=128)
@@ -41,6 +41,9 @@ KINDS = {
                                                head_dim=64, num_hidden_layers=2, interleave_moe_layer_step=2), vision_config=LLAMA_EYE)),
     "qwen3-vl": ("qwen3_vl", dict(text_config=dict(TEXT, head_dim=32, rope_parameters=dict(MROPE, mrope_interleaved=True)),
                                   vision_config=dict(QWEN_EYE, num_position_embeddings=16, deepstack_visual_indexes=[0]))),
+    "qwen3.5": ("qwen3_5", dict(text_config=dict(TEXT, **dict(DELTA, head_dim=32), rope_parameters=dict(MROPE, mrope_section=[2, 1, 1],
+                                                                                                        partial_rotary_factor=0.25, mrope_interleaved=True)),
+                                vision_config=dict(QWEN_EYE, num_position_embeddings=16))),
 }
 
 
@@ -112,19 +115,20 @@ def loads(d, out, name):
     ids = torch.tensor(np.random.default_rng(2).integers(2, TEXT["vocab_size"], (1, 60)))
     with torch.inference_mode():
         got = q.eval()(ids).logits  # before the weights: compressed-tensors unpacks at the first forward
+    packed = {k[:-len(".weight_packed")].partition(".layers.")[2] for k in tensors(out) if k.endswith(".weight_packed") and ".experts." not in k}
     plain = AutoModelForImageTextToText.from_pretrained(d, dtype=torch.float32, attn_implementation="eager").eval()
     ours_, theirs_, seen, largest = lab.dequantized(out), dict(q.named_modules()), 0, 0.0  # forge-weights gives the language model's names alone
     for n, x in plain.named_modules():
         inside = n.partition("language_model.")[2].partition("layers.")[2]
-        if type(x) is not torch.nn.Linear or not inside:
+        if type(x) is not torch.nn.Linear or f"model.layers.{inside}.weight" not in ours_:
             continue
         w = torch.from_numpy(ours_[f"model.layers.{inside}.weight"])
         x.weight.data = w.clone()
         y = theirs_[n]
         largest = max(largest, float((y.weight.data.float() - w).abs().max()))
-        seen += 1
+        seen += inside in packed
     put_experts(plain, ours_)
-    lab.check(f"{name}: weights as loaded", seen == 7 * plain.config.get_text_config().num_hidden_layers and largest == 0, f"{seen} linears, {largest:.1g}")
+    lab.check(f"{name}: weights as loaded", seen == len(packed) and largest == 0, f"{seen} linears, {largest:.1g}")
     with torch.inference_mode():
         want = plain(ids).logits
     r = float((got - want).norm() / want.norm())

@@ -222,6 +222,7 @@ def store_fp8(conf, t, mods, kind):
         if kind == "fp8-tensor":
             stored = (stored[0], (), stored[2])
             t[m + ".input_scale"] = ("F32", (), struct.pack("<f", 0.5))
+            t[m + ".activation_scale"] = ("F32", (), struct.pack("<f", 0.5))
         elif kind == "fp8-ct-tensor":
             stored = (stored[0], (1,), stored[2])
         inv = "tensor" not in kind and "ct" not in kind

@@ -281,10 +281,22 @@ static void test_refusals(void)
 {
     refused(E_CONFIG, "gpt2", "", "gpt2");
     refused(E_CONFIG, "phi", "", "nearest relative that is: phi3)");
-    refused(E_CONFIG, "gemma4_text", "", "that is: gemma2)");
+    refused(E_CONFIG, "gemma4_text", "", "that is: gemma3_text)");
+    refused(E_CONFIG, "exaone4", "", "that is: llama)");
+    refused(E_CONFIG, "step3", "\"num_experts\":8", "that is: qwen3_moe)");
+    refused(E_CONFIG, "qwen4_moe", "\"num_experts\":8", "that is: qwen2_moe)");
+    refused(E_CONFIG, "deepseek_v4",
+            "\"kv_lora_rank\":8,\"n_routed_experts\":8,\"index_topk\":8",
+            "that is: deepseek_v32)");
+    refused(E_CONFIG, "falcon_h1", "\"mamba_d_state\":8",
+            "that is: granitemoehybrid)");
     refused(E_CONFIG, "gemma2", "\"hidden_activation\":\"gelu\"", "gelu");
     refused(E_CONFIG, "llama", "\"hidden_act\":\"gelu\"", "gelu");
     refused(E_CONFIG, "llama", "\"text_config\":{}", "text_config");
+    refused(E_CONFIG, "qwen3_vl_moe", "\"text_config\":{}",
+            "that is: qwen3_vl)");
+    refused(E_CONFIG, "bert", "\"layer_norm_eps\":1e-5",
+            "no relative of it is");
     refused(E_CONFIG, "llama",
             "\"architectures\":[\"LlamaForSequenceClassification\"]",
             "LlamaForSequenceClassification");
