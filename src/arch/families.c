@@ -66,6 +66,8 @@ static const struct wrapper wrappers[] = {
     { "qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text" },
     { "qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text" },
     { "qwen3_vl", "Qwen3VLForConditionalGeneration", "qwen3_vl_text" },
+    { "qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration",
+      "qwen3_vl_moe_text" },
 };
 
 static const struct family families[] = {
@@ -488,6 +490,21 @@ static const struct family families[] = {
       .theta = 5e5,
       .head_dim = 128,
       .n_kv_heads = 32,
+      .max_position = 128000 },
+    { .model_type = "qwen3_vl_moe_text",
+      .architecture = "Qwen3VLMoeForConditionalGeneration",
+      .qk_norm = QK_NORM_HEAD,
+      .attention_bias = true,
+      .o_bias = true,
+      .mrope = true,
+      .router = ROUTER_SOFTMAX,
+      .renormalize_always = true,
+      .experts = "mlp.experts",
+      .router_name = "mlp.gate",
+      .sparse_step = true,
+      .tied = true,
+      .theta = 5e5,
+      .n_kv_heads = 16,
       .max_position = 128000 },
 };
 

@@ -92,6 +92,13 @@ pruned() {
     jq -e '.quantization_config.modules_to_not_convert | index("vision_tower")' again/config.json
     forge-ls again | grep -q 'language_model.model.layers.1.mlp.down_proj.qweight'
 
+    make_model qwen3_moe moe
+    sed -i 's/"qwen3_moe"/"qwen3_vl_moe_text"/' moe/config.json
+    families wrap moe mm-moe qwen3_vl_moe
+    forge quantize mm-moe out-moe "${few[@]}"
+    forge-ls out-moe | grep -q 'language_model.*mlp.experts.0.down_proj.weight_packed'
+    forge verify -q out-moe
+
     sed -i 's/"qwen2"/"qwen2_5_vl_text"/' qwen/config.json
     families wrap qwen mm-qwen qwen2_5_vl
     forge quantize mm-qwen out-qwen "${few[@]}"

@@ -41,10 +41,16 @@ KINDS = {
                                                head_dim=64, num_hidden_layers=2, interleave_moe_layer_step=2), vision_config=LLAMA_EYE)),
     "qwen3-vl": ("qwen3_vl", dict(text_config=dict(TEXT, head_dim=32, rope_parameters=dict(MROPE, mrope_interleaved=True)),
                                   vision_config=dict(QWEN_EYE, num_position_embeddings=16, deepstack_visual_indexes=[0]))),
+    "qwen3-vl-moe": ("qwen3_vl_moe", dict(text_config=dict(TEXT, head_dim=32, rope_parameters=dict(MROPE, mrope_interleaved=True), num_experts=5,
+                                                           num_experts_per_tok=2, moe_intermediate_size=96),
+                                          vision_config=dict(QWEN_EYE, num_position_embeddings=16, deepstack_visual_indexes=[0]))),
     "qwen3.5": ("qwen3_5", dict(text_config=dict(TEXT, **dict(DELTA, head_dim=32), rope_parameters=dict(MROPE, mrope_section=[2, 1, 1],
                                                                                                         partial_rotary_factor=0.25, mrope_interleaved=True)),
                                 vision_config=dict(QWEN_EYE, num_position_embeddings=16))),
 }
+
+# Its transformers (5.23) looks for the experts of OUT in one tensor; the names are those that vLLM reads.
+ELSEWHERE = ["qwen3-vl-moe"]
 
 
 def make(name, text, out):
@@ -147,7 +153,8 @@ def main():
             forward_agrees(m, d, name)
             lab.run("forge", "quantize", d, out, "--text", text, "--sequences", 4, "--seqlen", 64, "--group", 32, "--quiet")
             passed_through(d, out, name)
-            loads(d, out, name)
+            if name not in ELSEWHERE:
+                loads(d, out, name)
     lab.finish()
 
 

@@ -137,8 +137,8 @@ def wrap(d, out, form):
 
     import fts
     from forward import load_tensors, save_tensors
-    prefix = {"gemma3": "language_model.model.", "gemma3n": "model.language_model.", "llama4": "language_model.model.", "qwen3_vl": "model.language_model.", "qwen3_5": "model.language_model.", "qwen2_5_vl": "model."}[form]
-    eye = {"gemma3": "vision_tower.vision_model.encoder.layers.0.self_attn.q_proj", "gemma3n": "model.vision_tower.timm_model.blocks.0.conv_exp", "llama4": "vision_model.model.layers.0.self_attn.q_proj", "qwen3_vl": "model.visual.blocks.0.attn.qkv", "qwen3_5": "model.visual.blocks.0.attn.qkv",
+    prefix = {"gemma3": "language_model.model.", "gemma3n": "model.language_model.", "llama4": "language_model.model.", "qwen3_vl": "model.language_model.", "qwen3_vl_moe": "model.language_model.", "qwen3_5": "model.language_model.", "qwen2_5_vl": "model."}[form]
+    eye = {"gemma3": "vision_tower.vision_model.encoder.layers.0.self_attn.q_proj", "gemma3n": "model.vision_tower.timm_model.blocks.0.conv_exp", "llama4": "vision_model.model.layers.0.self_attn.q_proj", "qwen3_vl": "model.visual.blocks.0.attn.qkv", "qwen3_vl_moe": "model.visual.blocks.0.attn.qkv", "qwen3_5": "model.visual.blocks.0.attn.qkv",
            "qwen2_5_vl": "visual.blocks.0.attn.qkv"}[form]
     rng = np.random.default_rng(7)
     inner = {stored(k, prefix): v for k, v in load_tensors(d + "/model.safetensors").items()}
@@ -154,7 +154,7 @@ def wrap(d, out, form):
     save_tensors(out, t, shapes)
     with open(d + "/config.json") as f:
         text = json.load(f)
-    classes = {"llama4": "Llama4ForConditionalGeneration", "gemma3": "Gemma3ForConditionalGeneration", "gemma3n": "Gemma3nForConditionalGeneration", "qwen3_vl": "Qwen3VLForConditionalGeneration",
+    classes = {"llama4": "Llama4ForConditionalGeneration", "gemma3": "Gemma3ForConditionalGeneration", "gemma3n": "Gemma3nForConditionalGeneration", "qwen3_vl": "Qwen3VLForConditionalGeneration", "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration",
                "qwen3_5": "Qwen3_5ForConditionalGeneration",
                "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration"}
     c = {"model_type": form, "architectures": [classes[form]], "vision_config": {"hidden_size": 48}, "text_config": text}

@@ -293,8 +293,7 @@ static void test_refusals(void)
     refused(E_CONFIG, "gemma2", "\"hidden_activation\":\"gelu\"", "gelu");
     refused(E_CONFIG, "llama", "\"hidden_act\":\"gelu\"", "gelu");
     refused(E_CONFIG, "llama", "\"text_config\":{}", "text_config");
-    refused(E_CONFIG, "qwen3_vl_moe", "\"text_config\":{}",
-            "that is: qwen3_vl)");
+    refused(E_CONFIG, "gemma4", "\"text_config\":{}", "that is: gemma3)");
     refused(E_CONFIG, "bert", "\"layer_norm_eps\":1e-5",
             "no relative of it is");
     refused(E_CONFIG, "llama",
