@@ -128,6 +128,47 @@ texts() { jq -j '.text + "|"'; }
     grep -q tokens list
 }
 
+# 40 texts with a record in the middle that is none.
+broken() {
+    for i in {1..40}; do
+        [ "$i" -eq 21 ] && echo '{"text"'
+        jq -nc --arg t "$(seq -s ' ' "$i" 300)" '{text: $t}'
+    done >broken.jsonl
+}
+
+@test "forge-text fails: no program behind it in the pipe takes what it wrote for the text" {
+    broken
+    for words in "forge-tokens -n 2 -t 64 $EXAMPLE -o t.fts" "forge-tokens -n 1000 -t 64 $EXAMPLE -o t.fts" \
+        "forge tokens $EXAMPLE --ids" "forge eval $EXAMPLE $EXAMPLE --text - --sequences 2 --seqlen 64" \
+        "forge quantize $EXAMPLE out --text - -q --sequences 2 --seqlen 64 --work work"; do
+        run bash -c "forge text $EXAMPLE broken.jsonl | $words; echo \"\${PIPESTATUS[*]}\""
+        [ "${#lines[@]}" -eq 2 ]
+        [[ $output == "forge-text: 'broken.jsonl': line 21: "*$'\n'"65 65" ]]
+    done
+    for file in t.fts out work/text; do [ ! -e $file ]; done
+    run bash -c "forge text $EXAMPLE none.jsonl | forge-tokens $EXAMPLE -o t.fts; echo \"\${PIPESTATUS[*]}\""
+    [ "$output" = "forge-text: 'none.jsonl': no such file"$'\n'"66 66" ]
+    # kept in a file; the line is looked for in JSON lines only
+    forge text "$EXAMPLE" broken.jsonl >kept 2>/dev/null || [ $? -eq 65 ]
+    tail -n 1 kept | jq -e '.exit == 65'
+    run -65 --separate-stderr forge-tokens -n 2 -t 64 "$EXAMPLE" kept -o t.fts
+    [[ $stderr == "forge-tokens: 'kept': forge-text: 'broken.jsonl': line 21: "* ]]
+    run -65 forge quantize "$EXAMPLE" out --text kept -q --sequences 2 --seqlen 64
+    { seq 2000; tail -n 1 kept; } >plain
+    forge-tokens -q -n 2 -t 64 "$EXAMPLE" plain -o plain.fts
+    { echo '{"text": "'"$(seq -s ' ' 500)"'"}'; echo '{"error": "x", "exit": 0}'; } >odd
+    run -65 forge-tokens -n 2 -t 64 "$EXAMPLE" odd
+}
+
+@test "forge-text is stopped by a signal: its reader ends, too" {
+    { printf '{"text": "%s"}\n' "$(seq -s ' ' 300)"; sleep 3; } | {
+        timeout 1 forge-text "$EXAMPLE" || [ $? -eq 124 ]
+    } >kept
+    [ "$(tail -n 1 kept)" = '{"error": "forge-text: Terminated", "exit": 75}' ]
+    run -75 forge-tokens -n 1 -t 8 "$EXAMPLE" kept -o t.fts
+    [ ! -e t.fts ]
+}
+
 @test "forge quantize --text -: the bytes that a file gives, also of a run that is repeated" {
     head -c 20000 "$BATS_TEST_DIRNAME/../../examples/eval.txt" >text
     quantize() { # OUT TEXT [OPTION...]
@@ -198,7 +239,8 @@ texts() { jq -j '.text + "|"'; }
         local code=$1 words=$2
         shift 2
         run "-$code" --separate-stderr forge-text "$@" </dev/null
-        [[ -z $output && ${#stderr_lines[@]} -eq 1 && $stderr == "forge-text: "*"$words"* ]] ||
+        [[ ${#stderr_lines[@]} -eq 1 && $stderr == "forge-text: "*"$words"* ]] &&
+            jq -e --arg words "$words" "(.error | contains(\$words)) and .exit == $code" <<<"$output" ||
             { echo "$*: $stderr"; return 1; }
     }
     template M '{{ messages }}'
