@@ -8,6 +8,7 @@
 #include "checkpoint/expertmap.h"
 #include "common/io/file.h"
 #include "common/math/threads.h"
+#include "forge/arguments.h"
 #include "forge/bits.h"
 #include "forge/command.h"
 #include "forge/env.h"
@@ -25,8 +26,8 @@ static void parse(struct request *r, int argc, char **argv)
     struct job *j = &r->j;
     const char *device = "auto";
     const struct opt table[] = {
-        { OPT_STR, 0, "text", "FILE",
-          "calibrate on FILE: text, JSON lines or .npy of ids", &r->text, 0, 0,
+        { OPT_LIST, 0, "text", "FILE",
+          "calibrate on FILE: text, JSON lines or .npy of ids", &r->texts, 0, 0,
           false },
         { OPT_INT, 0, "sequences", "N", "calibration sequences [128]",
           &j->sequences, 1, 1000000, false },
@@ -142,6 +143,8 @@ static int settle(struct request *r, struct err *e)
 
     if (!r->model)
         return err_set(e, E_USAGE, "want MODEL and OUT (try --help)");
+    if (only_text(&r->texts, &r->text, e) < 0)
+        return e->code;
     if (r->sym && r->asym)
         return err_set(e, E_USAGE, "--sym and --asym exclude each other");
     if (!*r->model || !*r->out || (r->work && !*r->work))

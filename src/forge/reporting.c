@@ -45,8 +45,8 @@ static int parse(struct reporting *t, int argc, char **argv, struct err *e)
     const struct opt table[] = {
         { OPT_STR, 'o', "output", "FILE",
           "write the page to FILE [standard output]", &t->output, 0, 0, true },
-        { OPT_STR, 0, "text", "FILE", "evaluate on FILE first, layer by layer",
-          &t->r.text, 0, 0, false },
+        { OPT_LIST, 0, "text", "FILE", "evaluate on FILE first, layer by layer",
+          &t->r.texts, 0, 0, false },
         { OPT_INT, 0, "sequences", "N", "sequences of it [24]", &t->r.sequences,
           1, 1000000, false },
         { OPT_INT, 0, "seqlen", "T", "tokens in each [512]", &t->r.seqlen, 2,
@@ -75,7 +75,7 @@ static int parse(struct reporting *t, int argc, char **argv, struct err *e)
     if (argc - i != 1)
         return err_set(e, E_USAGE, "want WORK (try --help)");
     t->work = argv[i];
-    return 0;
+    return only_text(&t->r.texts, &t->r.text, e);
 }
 
 /* ---- before any work ---- */

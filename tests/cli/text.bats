@@ -193,6 +193,16 @@ broken() {
     run -64 forge eval "$EXAMPLE" one --text - --card <text
 }
 
+@test "two texts are refused, not the first of them left out" {
+    echo a >A
+    echo b >B
+    for words in "quantize M out" "eval M M" "tokens M" "prune M out --keep 1" "report M"; do
+        # shellcheck disable=SC2086 # words are arguments
+        run -64 --separate-stderr forge $words --text A --text=B
+        [ "$stderr" = "forge: --text is given twice: forge text -w 1,1 MODEL 'A' 'B' makes one text of several" ]
+    done
+}
+
 @test "a Hugging Face id is its snapshot in the local cache" {
     local repository=hub/models--org--Tiny-1
     mkdir -p $repository/{refs,blobs,snapshots/0123abc}
@@ -223,6 +233,17 @@ broken() {
     [ "$stderr" = "forge: 'org/other': no such directory, and no such model in the Hugging Face cache '$PWD/hub'" ]
     run -66 --separate-stderr forge quantize org/Tiny-1@fff out2 --method rtn
     [[ $stderr == *"has no snapshot 'fff' of it" ]]
+    # a branch or a tag; one whose commit is not there
+    printf 0123abc >$repository/refs/v1.0
+    printf 4567 >$repository/refs/gone
+    for rev in main v1.0; do
+        [ "$(forge tokens org/Tiny-1@$rev --ids <<<hello)" = "$(forge tokens "$EXAMPLE" --ids <<<hello)" ]
+    done
+    run -66 --separate-stderr forge tokens org/Tiny-1@gone --ids <<<hello
+    [[ $stderr == *"has no snapshot '4567' of it" ]]
+    printf ../x >$repository/refs/odd
+    run -66 --separate-stderr forge tokens org/Tiny-1@odd --ids <<<hello
+    [[ $stderr == *"has no snapshot 'odd' of it" ]]
     unset HF_HUB_CACHE
     mkdir -p home/.cache/huggingface
     mv hub home/.cache/huggingface/
