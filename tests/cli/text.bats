@@ -21,7 +21,7 @@ texts() { jq -j '.text + "|"'; }
     local n=0 line
     while IFS= read -r line; do
         template M "$(jq -r .template <<<"$line")" "$(jq -c .tokens <<<"$line")"
-        jq -c '{messages}' <<<"$line" >chat.jsonl
+        jq -c '{messages, tools}' <<<"$line" >chat.jsonl
         if jq -e .text >want <<<"$line"; then
             forge-text M chat.jsonl | jq .text >got
             cmp want got
@@ -31,7 +31,47 @@ texts() { jq -j '.text + "|"'; }
         fi
         n=$((n + 1))
     done <"$GOLDEN"
-    [ "$n" -eq 20 ]
+    [ "$n" -eq 24 ]
+}
+
+@test "tools: absent, null, empty and as JSON text; what is none is refused" {
+    template M '{{ tools is none }}{{ tools | tojson if tools }}'
+    local m='"messages": [{"role": "user", "content": "x"}]'
+    {
+        echo "{$m}"
+        echo "{$m, \"tools\": null}"
+        echo "{$m, \"tools\": \"\"}"
+        echo "{$m, \"tools\": []}"
+        echo "{$m, \"tools\": \"[{\\\"type\\\": 1}]\"}"
+        echo "{$m, \"tools\": [{\"type\": 1}]}"
+    } >tools.jsonl
+    [ "$(forge-text M tools.jsonl | texts)" = 'True|True|True|False|False[{"type": 1}]|False[{"type": 1}]|' ]
+    for tools in 1 '[1]' false '{}' '"[x"'; do
+        run -65 --separate-stderr forge-text M <<<"{$m, \"tools\": $tools}"
+    done
+    run -65 --separate-stderr forge-text M <<<"{$m, \"tools\": [1]}"
+    [ "$stderr" = "forge-text: '<stdin>': record 1: 'tools' is no list of objects" ]
+}
+
+@test "--skip-refused leaves out what the template refuses, and counts it" {
+    template M '{% for m in messages %}{% if m.role == "x" %}{{ raise_exception("no x") }}{% endif %}{{ "" + m.content }}{% endfor %}'
+    chat() { echo '{"messages": [{"role": "'"$1"'", "content": '"$2"'}]}'; }
+    { chat user '"a"'; chat assistant null; chat x '"c"'; chat user '"d"'; } >chats
+    run -65 --separate-stderr forge-text M chats
+    [[ $stderr == "forge-text: 'chats': record 2: the chat template fails: "* ]]
+    forge text --skip-refused M chats 2>said | texts >got
+    [ "$(<got)" = 'a|d|' ]
+    [[ $(<said) == "forge-text: warning: 'chats': 2 of 4 records are left out: record 2: the chat template fails: "* ]]
+    # nothing is left; what the template does not judge
+    chat x '"c"' >none
+    run -65 --separate-stderr forge-text --skip-refused M none
+    [[ $stderr == *"1 of 1 records"*$'\n'"forge-text: 'none': holds no text" ]]
+    echo '{"prompt": 1}' >>chats
+    run -65 --separate-stderr forge-text --skip-refused M chats
+    [[ $stderr == *"record 5: has no messages"* ]]
+    chat user '"a"' >good
+    run -0 --separate-stderr forge-text --skip-refused M good
+    [ -z "$stderr" ]
 }
 
 @test "a template in a file of its own, in a list, with the tokenizer's own bos" {
