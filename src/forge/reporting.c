@@ -12,6 +12,7 @@
 #include "forge/command.h"
 #include "forge/job.h"
 #include "forge/look.h"
+#include "report/outputs.h"
 #include "report/peers.h"
 
 /* A checkpoint beside the run: "NAME=PATH", of a checkpoint or of its figures. */
@@ -75,6 +76,8 @@ static int parse(struct reporting *t, int argc, char **argv, struct err *e)
     if (argc - i != 1)
         return err_set(e, E_USAGE, "want WORK (try --help)");
     t->work = argv[i];
+    if (outputs_check(t->output, t->json, t->csv, e) < 0)
+        return e->code;
     return only_text(&t->r.texts, &t->r.text, e);
 }
 
@@ -109,7 +112,8 @@ static int settle(struct reporting *t, struct err *e)
         return err_set(e, E_USAGE, "--compare: more than %d", PEERS_MAX);
     for (int i = 0; i < t->list.count; i++) {
         t->compared[i].given = t->list.item[i];
-        if (settle_one(t, &t->compared[i], e) < 0)
+        if (peers_new(t->list.item, i, e) < 0 ||
+            settle_one(t, &t->compared[i], e) < 0)
             return e->code;
     }
     return 0;
