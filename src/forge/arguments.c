@@ -118,19 +118,23 @@ static bool is_hub_id(const char *s)
            !(at && (!at[1] || at[1] == '.')) && strlen(s) < 256;
 }
 
-/* The revision that refs/main names, in rev[256]. */
-static bool main_revision(const char *repository, char *rev)
+/* The commit that refs/REF names, in rev[256], which may hold ref. */
+static bool ref_revision(const char *repository, const char *ref, char *rev)
 {
-    char path[PATH_MAX + 16], *text;
+    char path[PATH_MAX + 264], *text;
     struct err ignored;
     size_t len;
+    bool good;
 
-    snprintf(path, sizeof(path), "%s/refs/main", repository);
+    snprintf(path, sizeof(path), "%s/refs/%s", repository, ref);
     if (file_slurp(&text, &len, path, 255, &ignored) < 0)
         return false;
-    snprintf(rev, 256, "%.*s", (int)strcspn(text, "\n"), text);
+    text[strcspn(text, "\n")] = 0;
+    good = *text && !strchr(text, '/') && *text != '.' && strlen(text) < 256;
+    if (good)
+        strcpy(rev, text);
     free(text);
-    return *rev && !strchr(rev, '/') && *rev != '.';
+    return good;
 }
 
 int find_model(const char **model, char to[PATH_MAX], struct err *e)
@@ -155,7 +159,7 @@ int find_model(const char **model, char to[PATH_MAX], struct err *e)
         return err_set(e, E_USAGE, "'%.200s...': path is too long", cache);
     if (at)
         snprintf(rev, sizeof(rev), "%s", at + 1);
-    else if (!main_revision(repository, rev))
+    if (!ref_revision(repository, at ? rev : "main", rev) && !at)
         return err_set(e, E_NOINPUT,
                        "'%s': no such directory, and no such model in the "
                        "Hugging Face cache '%.200s'",
@@ -172,6 +176,18 @@ int find_model(const char **model, char to[PATH_MAX], struct err *e)
 }
 
 /* ---- texts and outputs ---- */
+
+int only_text(const struct opt_list *l, const char **text, struct err *e)
+{
+    if (l->count > 1)
+        return err_set(e, E_USAGE,
+                       "--text is given twice: forge text -w 1,1 MODEL '%s' "
+                       "'%s' makes one text of several",
+                       l->item[0], l->item[1]);
+    if (l->count)
+        *text = l->item[0];
+    return 0;
+}
 
 int check_text(const char *path, struct err *e)
 {

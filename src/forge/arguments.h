@@ -5,12 +5,16 @@
 
 #include <limits.h>
 
-#include "common/base.h"
+#include "common/cli/opt.h"
 
 /* *model is a directory, or a Hugging Face id ORG/NAME or ORG/NAME@REVISION,
- * which becomes the directory of its snapshot in the local cache: to.  Nothing is
- * downloaded.  E_NOINPUT: neither. */
+ * which becomes the directory of its snapshot in the local cache: to.  REVISION: a
+ * branch or tag in refs, or a commit.  Nothing is downloaded.  E_NOINPUT: neither. */
 MUST_CHECK int find_model(const char **model, char to[PATH_MAX], struct err *e);
+/* The value of --text, an OPT_LIST: *text, unchanged if there is none.  E_USAGE:
+ * it is given twice. */
+MUST_CHECK int only_text(const struct opt_list *l, const char **text,
+                         struct err *e);
 /* Check the file of a calibration text; "-" is standard input.  E_USAGE: path is
  * NULL, none was given, or "-" is a terminal; E_NOINPUT; E_DATA: it is empty. */
 MUST_CHECK int check_text(const char *path, struct err *e);

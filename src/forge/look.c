@@ -61,7 +61,7 @@ int command_eval(int argc, char **argv, struct err *e)
     double ratio = 0;
     int json = 0, card = 0;
     const struct opt table[] = {
-        { OPT_STR, 0, "text", "FILE", "text to evaluate on", &r.text, 0, 0,
+        { OPT_LIST, 0, "text", "FILE", "text to evaluate on", &r.texts, 0, 0,
           false },
         { OPT_INT, 0, "sequences", "N", "sequences to cut [24]", &r.sequences,
           1, 1000000, false },
@@ -90,7 +90,8 @@ int command_eval(int argc, char **argv, struct err *e)
         return err_set(e, E_USAGE, "want ORIGINAL and OTHER (try --help)");
     model[0] = argv[i];
     model[1] = argv[i + 1];
-    if (find_model(&model[0], place[0], e) < 0 ||
+    if (only_text(&r.texts, &r.text, e) < 0 ||
+        find_model(&model[0], place[0], e) < 0 ||
         find_model(&model[1], place[1], e) < 0 || check_text(r.text, e) < 0 ||
         (card && card_eval_check(model[1], e) < 0))
         return e->code;
@@ -127,7 +128,7 @@ int command_tokens(int argc, char **argv, struct err *e)
     int64_t skip = 0;
     int ids = 0;
     const struct opt table[] = {
-        { OPT_STR, 0, "text", "FILE", "the text [standard input]", &r.text, 0,
+        { OPT_LIST, 0, "text", "FILE", "the text [standard input]", &r.texts, 0,
           0, false },
         { OPT_INT, 0, "sequences", "N", "sequences to cut [128]", &r.sequences,
           1, 1000000, false },
@@ -149,7 +150,7 @@ int command_tokens(int argc, char **argv, struct err *e)
 
     if (argc - i != 1)
         return err_set(e, E_USAGE, "want MODEL (try --help)");
-    if (find_model(&model, place, e) < 0)
+    if (only_text(&r.texts, &r.text, e) < 0 || find_model(&model, place, e) < 0)
         return e->code;
     pipes_init(&p);
     c = pipes_add(&p, "forge-tokens");

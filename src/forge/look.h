@@ -2,11 +2,13 @@
 #ifndef FORGE_LOOK_H
 #define FORGE_LOOK_H
 
+#include "common/cli/opt.h"
 #include "forge/pipes.h"
 
 /* Options about the text, and about running tools. */
 struct reading {
     const char *text;
+    struct opt_list texts; /* as given: only_text() makes it text */
     int64_t sequences, seqlen, threads;
     int progress, quiet;
     char word[5][WORD];

@@ -118,13 +118,14 @@ int command_prune(int argc, char **argv, struct err *e)
     struct prune_request p = { .sequences = 128,
                                .seqlen = 512,
                                .shard_size = SHARD_SIZE };
+    struct opt_list texts = { 0 };
     int progress = 0;
     const struct opt table[] = {
         { OPT_INT, 0, "keep", "K", "experts to keep in each layer", &p.keep, 1,
           65536, false },
-        { OPT_STR, 0, "text", "FILE",
+        { OPT_LIST, 0, "text", "FILE",
           "gather the router's statistics on FILE: text, JSON lines, .npy",
-          &p.text, 0, 0, false },
+          &texts, 0, 0, false },
         { OPT_STR, 0, "hitmap", "FILE",
           "take the router's statistics from FILE instead", &p.hitmap, 0, 0,
           false },
@@ -155,8 +156,8 @@ int command_prune(int argc, char **argv, struct err *e)
     if (!p.keep)
         return err_set(e, E_USAGE, "want --keep K (try --help)");
     verbosity = p.quiet ? -1 : 0;
-    if (find_model(&given, place, e) < 0 || prune_check(&p, given, e) < 0 ||
-        path_absolute(given, model, e) < 0 ||
+    if (only_text(&texts, &p.text, e) < 0 || find_model(&given, place, e) < 0 ||
+        prune_check(&p, given, e) < 0 || path_absolute(given, model, e) < 0 ||
         path_absolute(argv[i + 1], out, e) < 0 ||
         check_out(argv[i + 1], out, model, e) < 0)
         return e->code;

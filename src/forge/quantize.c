@@ -8,12 +8,14 @@
 #include "checkpoint/expertmap.h"
 #include "common/io/file.h"
 #include "common/math/threads.h"
+#include "forge/arguments.h"
 #include "forge/bits.h"
 #include "forge/command.h"
 #include "forge/env.h"
 #include "forge/request.h"
 #include "prune/prune.h"
 #include "shard/outdir.h"
+#include "tokens/upstream.h"
 
 /* Below so many operations the run is too short for half a second of
  * measuring. */
@@ -24,8 +26,8 @@ static void parse(struct request *r, int argc, char **argv)
     struct job *j = &r->j;
     const char *device = "auto";
     const struct opt table[] = {
-        { OPT_STR, 0, "text", "FILE",
-          "calibrate on FILE: text, JSON lines or .npy of ids", &r->text, 0, 0,
+        { OPT_LIST, 0, "text", "FILE",
+          "calibrate on FILE: text, JSON lines or .npy of ids", &r->texts, 0, 0,
           false },
         { OPT_INT, 0, "sequences", "N", "calibration sequences [128]",
           &j->sequences, 1, 1000000, false },
@@ -141,6 +143,8 @@ static int settle(struct request *r, struct err *e)
 
     if (!r->model)
         return err_set(e, E_USAGE, "want MODEL and OUT (try --help)");
+    if (only_text(&r->texts, &r->text, e) < 0)
+        return e->code;
     if (r->sym && r->asym)
         return err_set(e, E_USAGE, "--sym and --asym exclude each other");
     if (!*r->model || !*r->out || (r->work && !*r->work))
@@ -226,12 +230,26 @@ static int prune(struct request *r, struct err *e)
 
 /* ---- command_quantize() ---- */
 
+static int blame_stdin(struct err *e)
+{
+    return err_prefix(e, "'<stdin>'");
+}
+
+static int copy(struct publish *to, struct upstream *u, const char *text,
+                size_t n, struct err *e)
+{
+    if (upstream_watch(u, text, n, e) < 0)
+        return blame_stdin(e);
+    return publish_write(to, text, n, e);
+}
+
 /* --text -: keep the text in the work directory, where steps can read it and
  * the same run finds it again. */
 static int keep_text(struct request *r, struct err *e)
 {
     struct job *j = &r->j;
     struct publish *to;
+    struct upstream upstream = { .fd = STDIN_FILENO };
     static char buf[1 << 16];
     ssize_t n;
     size_t all = 0;
@@ -245,11 +263,13 @@ static int keep_text(struct request *r, struct err *e)
         return e->code;
     while (!rc && (n = read(STDIN_FILENO, buf, sizeof(buf))) != 0) {
         if (n > 0)
-            rc = publish_write(to, buf, (size_t)n, e);
+            rc = copy(to, &upstream, buf, (size_t)n, e);
         else if (errno != EINTR)
             rc = err_set(e, E_IO, "'<stdin>': cannot read:");
         all += n > 0 ? (size_t)n : 0;
     }
+    if (!rc && upstream_watch(&upstream, buf, 0, e) < 0)
+        rc = blame_stdin(e);
     if (!rc && !all)
         rc = err_set(e, E_DATA, "'<stdin>': is empty");
     if (rc) {

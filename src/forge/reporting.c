@@ -12,6 +12,7 @@
 #include "forge/command.h"
 #include "forge/job.h"
 #include "forge/look.h"
+#include "report/outputs.h"
 #include "report/peers.h"
 
 /* A checkpoint beside the run: "NAME=PATH", of a checkpoint or of its figures. */
@@ -45,8 +46,8 @@ static int parse(struct reporting *t, int argc, char **argv, struct err *e)
     const struct opt table[] = {
         { OPT_STR, 'o', "output", "FILE",
           "write the page to FILE [standard output]", &t->output, 0, 0, true },
-        { OPT_STR, 0, "text", "FILE", "evaluate on FILE first, layer by layer",
-          &t->r.text, 0, 0, false },
+        { OPT_LIST, 0, "text", "FILE", "evaluate on FILE first, layer by layer",
+          &t->r.texts, 0, 0, false },
         { OPT_INT, 0, "sequences", "N", "sequences of it [24]", &t->r.sequences,
           1, 1000000, false },
         { OPT_INT, 0, "seqlen", "T", "tokens in each [512]", &t->r.seqlen, 2,
@@ -75,7 +76,9 @@ static int parse(struct reporting *t, int argc, char **argv, struct err *e)
     if (argc - i != 1)
         return err_set(e, E_USAGE, "want WORK (try --help)");
     t->work = argv[i];
-    return 0;
+    if (outputs_check(t->output, t->json, t->csv, e) < 0)
+        return e->code;
+    return only_text(&t->r.texts, &t->r.text, e);
 }
 
 /* ---- before any work ---- */
@@ -109,7 +112,8 @@ static int settle(struct reporting *t, struct err *e)
         return err_set(e, E_USAGE, "--compare: more than %d", PEERS_MAX);
     for (int i = 0; i < t->list.count; i++) {
         t->compared[i].given = t->list.item[i];
-        if (settle_one(t, &t->compared[i], e) < 0)
+        if (peers_new(t->list.item, i, e) < 0 ||
+            settle_one(t, &t->compared[i], e) < 0)
             return e->code;
     }
     return 0;

@@ -20,8 +20,8 @@ struct request {
     const char *work;         /* as given; NULL: OUT.work */
     const char *scratch;      /* as given; NULL: none */
     char work_path[PATH_MAX]; /* absolute path of the work directory */
-    struct opt_list modules, skip, grids; /* as given */
-    struct prune_request prune;           /* keep 0: do not prune */
+    struct opt_list texts, modules, skip, grids; /* as given */
+    struct prune_request prune;                  /* keep 0: do not prune */
     char pruned[PATH_MAX]; /* the pruned model, which is then quantized */
     int sym, asym, dry_run, quiet, progress;
     double bits; /* --bits, for each weight; 0: --group and --grid say */

@@ -8,20 +8,21 @@
 #include "common/cli/opt.h"
 #include "common/io/file.h"
 #include "report/data.h"
+#include "report/outputs.h"
 #include "report/page.h"
 #include "report/sizes.h"
 
 struct settings {
     struct opt_list eval, compare;
     struct page_params page;
-    const char *output, *hitmap, *work;
+    const char *hitmap, *work;
 };
 
 static void parse(struct settings *s, int argc, char **argv)
 {
     const struct opt table[] = {
         { OPT_STR, 'o', "output", "FILE",
-          "publish the page as FILE [standard output]", &s->output, 0, 0,
+          "publish the page as FILE [standard output]", &s->page.output, 0, 0,
           true },
         { OPT_LIST, 0, "eval", "FILE",
           "figures that forge-eval --json gave, by layer or not", &s->eval, 0,
@@ -46,11 +47,14 @@ static void parse(struct settings *s, int argc, char **argv)
     int i = opt_parse(argc, argv, "[option...] WORK",
                       "Make an HTML page about a run from its work directory.",
                       table);
+    struct err e;
 
     if (argc - i != 1)
         die(E_USAGE, "want one work directory (try --help)");
     s->work = argv[i];
-    if (!strcmp(s->output, "-") && isatty(STDOUT_FILENO))
+    if (outputs_check(s->page.output, s->page.json, s->page.csv, &e) < 0)
+        die_err(&e);
+    if (!strcmp(s->page.output, "-") && isatty(STDOUT_FILENO))
         die(E_USAGE, "will not write a page to a terminal: use -o FILE");
 }
 
@@ -73,7 +77,9 @@ static int evaluations(struct workdir *w, struct settings *s, struct err *e)
     for (int i = 0; rc >= 0 && i < s->eval.count; i++)
         rc = records_read(&w->records, RECORD_FIGURES, s->eval.item[i], e);
     for (int i = 0; rc >= 0 && i < s->compare.count; i++)
-        rc = peers_add(&s->page.peers, s->compare.item[i], e);
+        rc = peers_new(s->compare.item, i, e) < 0 ?
+                 e->code :
+                 peers_add(&s->page.peers, s->compare.item[i], e);
     return rc < 0 ? rc : peers_check(&s->page.peers, &w->records, e);
 }
 
@@ -136,7 +142,7 @@ static int write_all(const struct settings *s, const struct workdir *w,
     if (rc >= 0)
         rc = write_data(&p, data_csv, s->page.csv, e);
     if (rc >= 0)
-        rc = write_page(&p, s->output, e);
+        rc = write_page(&p, s->page.output, e);
     page_close(&p);
     return rc;
 }
@@ -159,7 +165,7 @@ static int report(struct settings *s, struct err *e)
 
 int main(int argc, char **argv)
 {
-    struct settings s = { .output = "-" };
+    struct settings s = { .page.output = "-" };
     struct err e;
 
     parse(&s, argc, argv);

@@ -1,10 +1,12 @@
 /* page.c - see page.h: the frame of the page, and the programs that took part. */
 #include "report/page.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/io/json.h"
+#include "report/outputs.h"
 #include "report/script.h"
 #include "report/style.h"
 
@@ -72,28 +74,33 @@ static void head(struct html *h, const struct page *p)
     html_put(h, "</p></header>\n");
 }
 
-static void data_link(struct html *h, const char *path, const char *what)
+static int data_link(struct html *h, const struct page *p, const char *path,
+                     const char *what, struct err *e)
 {
-    char name[256];
+    char link[3 * PATH_MAX];
 
     if (!path)
-        return;
-    path_title(name, sizeof(name), path);
-    html_put(h, " \xc2\xb7 <a href=\"%s\">%s</a>", name, what);
+        return 0;
+    if (outputs_link(link, sizeof(link), p->params->output, path, e) < 0)
+        return e->code;
+    html_put(h, " \xc2\xb7 <a href=\"%s\">%s</a>", link, what);
+    return 0;
 }
 
-static void foot(struct html *h, const struct page *p)
+static int foot(struct html *h, const struct page *p, struct err *e)
 {
     char key[256];
 
     path_title(key, sizeof(key), page_text(p, "S"));
     html_put(h, "<footer>forge-report %s, from <code>%s</code>", FORGE_VERSION,
              key);
-    data_link(h, p->params->json, "all of it as JSON");
-    data_link(h, p->params->csv, "the modules as CSV");
+    if (data_link(h, p, p->params->json, "all of it as JSON", e) < 0 ||
+        data_link(h, p, p->params->csv, "the modules as CSV", e) < 0)
+        return e->code;
     html_put(h, "</footer>\n</main>\n<script>");
     html_raw(h, page_script);
     html_put(h, "</script>\n</body>\n</html>\n");
+    return 0;
 }
 
 int page_write(struct html *h, const struct page *p, struct err *e)
@@ -114,7 +121,8 @@ int page_write(struct html *h, const struct page *p, struct err *e)
     page_times(h, p);
     page_sizes(h, p);
     rc = history(h, p, e);
-    foot(h, p);
+    if (rc >= 0)
+        rc = foot(h, p, e);
     return rc >= 0 && h->failed ? err_set(e, E_TEMP, "report: out of memory") :
                                   rc;
 }

@@ -14,6 +14,7 @@ struct page_params {
                              to compare with the run's; may be empty */
     struct peers peers;     /* evaluations of other checkpoints */
     const char *json, *csv; /* files with the same, to link to; NULL: none */
+    const char *output;     /* the page's own file; "-": standard output */
 };
 
 #endif

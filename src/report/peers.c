@@ -23,6 +23,17 @@ const char *peers_file(const char *arg)
     return n && n < PEER_NAME && arg[n] && arg[n + 1] ? arg + n + 1 : NULL;
 }
 
+int peers_new(const char *const *arg, int i, struct err *e)
+{
+    size_t n = strcspn(arg[i], "=");
+
+    for (int k = 0; k < i; k++)
+        if (strcspn(arg[k], "=") == n && !strncmp(arg[k], arg[i], n))
+            return err_set(e, E_USAGE, "--compare: '%.*s' is given twice",
+                           (int)n, arg[i]);
+    return 0;
+}
+
 int peers_add(struct peers *p, const char *arg, struct err *e)
 {
     const char *file = peers_file(arg);

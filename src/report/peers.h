@@ -20,6 +20,8 @@ struct peers {
 
 /* FILE of "NAME=FILE"; NULL: it is not of that form, or NAME is too long. */
 const char *peers_file(const char *arg);
+/* E_USAGE: an argument before arg[i] has the same name. */
+MUST_CHECK int peers_new(const char *const *arg, int i, struct err *e);
 /* Add "NAME=FILE": lines of forge-eval --json under a name.  E_USAGE: not of
  * that form, or more than PEERS_MAX; errors of records_read(). */
 MUST_CHECK int peers_add(struct peers *p, const char *arg, struct err *e);

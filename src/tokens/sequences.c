@@ -6,6 +6,7 @@
 #include "common/io/json.h"
 #include "tokens/npy.h"
 #include "tokens/sequences.h"
+#include "tokens/upstream.h"
 #include "tokenizer/unicode.h"
 
 enum { CHUNK = 1 << 20 };
@@ -238,6 +239,7 @@ struct records {
     const struct sequences_params *p;
     struct cutter c; /* opened at the first text */
     struct token_ids ids;
+    int fd; /* of the input */
     int64_t skip;
     enum { KIND_NONE, KIND_TEXT, KIND_IDS } kind;
 };
@@ -290,6 +292,8 @@ static int record(struct records *r, const struct json *v, struct err *e)
 
     if (has_text && ids)
         return err_set(e, E_DATA, "both 'text' and 'input_ids' are there");
+    if (!kind && upstream_error(v, r->fd, e) < 0)
+        return e->code;
     if (!kind)
         return err_set(e, E_DATA,
                        json_get(v, "messages") ?
@@ -344,6 +348,23 @@ static bool is_blank(const char *p, size_t n)
     return !n;
 }
 
+/* Behind the last record that is used, from byte `at` of the window on: all of
+ * it must be there, whoever writes it. */
+static int watch_rest(struct input *in, size_t at, struct err *e)
+{
+    struct upstream u = { .fd = in->fd, .lines = true };
+    int rc;
+
+    do {
+        rc = upstream_watch(&u, in->data + at, in->len - at, e);
+        input_drop(in, in->len);
+        at = 0;
+        if (!rc)
+            rc = input_fill(in, CHUNK, e);
+    } while (!rc && in->len);
+    return rc ? rc : upstream_watch(&u, "", 0, e);
+}
+
 static int read_lines(struct records *r, struct input *in, struct err *e)
 {
     size_t len, next, drop = 0;
@@ -371,14 +392,14 @@ static int read_lines(struct records *r, struct input *in, struct err *e)
         if (rc < 0 && !r->c.failed)
             err_prefix(e, "line %llu", (unsigned long long)number);
         if (rc)
-            return rc < 0 ? rc : 0;
+            return rc < 0 ? rc : watch_rest(in, drop, e);
     }
 }
 
 static int read_jsonl(struct sequences *s, const struct sequences_params *p,
                       struct input *in, struct err *e)
 {
-    struct records r = { .s = s, .p = p, .skip = p->skip_chars };
+    struct records r = { .s = s, .p = p, .fd = in->fd, .skip = p->skip_chars };
     int rc;
 
     s->format = "jsonl";

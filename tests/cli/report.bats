@@ -43,9 +43,31 @@ refused() { # STATUS COMMAND...
         sed -i 's/"q\.\(json\|csv\)"/"p.\1"/g' other.html
         cmp page.html other.html
     done
+    for same in "--json x -o x" "--csv x -o x" "--csv ./x -o x" "--json x --csv x" "--json x --csv $PWD/x"; do
+        # shellcheck disable=SC2086 # options
+        refused 64 forge-report $same "$D/dense"
+        [[ $stderr == *" are one file, "* ]]
+        # shellcheck disable=SC2086
+        run -64 forge report "$D/dense" $same
+        [ ! -e x ]
+    done
+    forge-report --json /dev/null --csv /dev/null -o /dev/null "$D/dense"
     refused 73 forge-report --json no/where.json -o none.html "$D/dense"
     [ ! -e none.html ]
     refused 74 forge-report --csv /dev/full -o none.html "$D/dense"
+}
+
+@test "the page's links lead from its place to the files" {
+    links() { # OPTION...: prints them
+        mkdir -p sub/deep "a b"
+        forge-report "$@" "$D/dense"
+        grep -o 'href="[^"]*">[a]ll\|href="[^"]*">the modules' "${*: -1}" | cut -d'"' -f2
+    }
+    [ "$(links --csv sub/p.csv -o p2.html)" = sub/p.csv ]
+    [ "$(links --csv p.csv -o sub/deep/p.html)" = ../../p.csv ]
+    [ "$(links --csv sub/p.csv -o sub/deep/p.html)" = ../p.csv ]
+    [ "$(links --csv "$PWD/sub/p.csv" -o "$PWD/p.html")" = sub/p.csv ]
+    [ "$(links --csv "a b/50%:1?#é.csv" -o p.html)" = 'a%20b/50%25%3A1%3F%23%C3%A9.csv' ]
 }
 
 @test "--compare: other checkpoints' figures beside the run's" {
@@ -67,6 +89,8 @@ refused() { # STATUS COMMAND...
     refused 65 forge-report --eval "$D/dense/eval.jsonl" --compare fast=empty "$D/dense"
     refused 66 forge-report --eval "$D/dense/eval.jsonl" --compare fast=nowhere "$D/dense"
     refused 64 forge-report --eval "$D/dense/eval.jsonl" --compare fast.json "$D/dense"
+    refused 64 forge-report --eval "$D/dense/eval.jsonl" --compare fast=fast.json --compare fast=rtn.json "$D/dense"
+    [ "$stderr" = "forge-report: --compare: 'fast' is given twice" ]
     six=()
     for n in a b c d e f; do six+=("--compare=$n=fast.json"); done
     forge-report --eval "$D/dense/eval.jsonl" "${six[@]}" "$D/dense" >/dev/null

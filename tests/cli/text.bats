@@ -21,7 +21,7 @@ texts() { jq -j '.text + "|"'; }
     local n=0 line
     while IFS= read -r line; do
         template M "$(jq -r .template <<<"$line")" "$(jq -c .tokens <<<"$line")"
-        jq -c '{messages}' <<<"$line" >chat.jsonl
+        jq -c '{messages, tools}' <<<"$line" >chat.jsonl
         if jq -e .text >want <<<"$line"; then
             forge-text M chat.jsonl | jq .text >got
             cmp want got
@@ -31,7 +31,47 @@ texts() { jq -j '.text + "|"'; }
         fi
         n=$((n + 1))
     done <"$GOLDEN"
-    [ "$n" -eq 20 ]
+    [ "$n" -eq 24 ]
+}
+
+@test "tools: absent, null, empty and as JSON text; what is none is refused" {
+    template M '{{ tools is none }}{{ tools | tojson if tools }}'
+    local m='"messages": [{"role": "user", "content": "x"}]'
+    {
+        echo "{$m}"
+        echo "{$m, \"tools\": null}"
+        echo "{$m, \"tools\": \"\"}"
+        echo "{$m, \"tools\": []}"
+        echo "{$m, \"tools\": \"[{\\\"type\\\": 1}]\"}"
+        echo "{$m, \"tools\": [{\"type\": 1}]}"
+    } >tools.jsonl
+    [ "$(forge-text M tools.jsonl | texts)" = 'True|True|True|False|False[{"type": 1}]|False[{"type": 1}]|' ]
+    for tools in 1 '[1]' false '{}' '"[x"'; do
+        run -65 --separate-stderr forge-text M <<<"{$m, \"tools\": $tools}"
+    done
+    run -65 --separate-stderr forge-text M <<<"{$m, \"tools\": [1]}"
+    [ "$stderr" = "forge-text: '<stdin>': record 1: 'tools' is no list of objects" ]
+}
+
+@test "--skip-refused leaves out what the template refuses, and counts it" {
+    template M '{% for m in messages %}{% if m.role == "x" %}{{ raise_exception("no x") }}{% endif %}{{ "" + m.content }}{% endfor %}'
+    chat() { echo '{"messages": [{"role": "'"$1"'", "content": '"$2"'}]}'; }
+    { chat user '"a"'; chat assistant null; chat x '"c"'; chat user '"d"'; } >chats
+    run -65 --separate-stderr forge-text M chats
+    [[ $stderr == "forge-text: 'chats': record 2: the chat template fails: "* ]]
+    forge text --skip-refused M chats 2>said | texts >got
+    [ "$(<got)" = 'a|d|' ]
+    [[ $(<said) == "forge-text: warning: 'chats': 2 of 4 records are left out: record 2: the chat template fails: "* ]]
+    # nothing is left; what the template does not judge
+    chat x '"c"' >none
+    run -65 --separate-stderr forge-text --skip-refused M none
+    [[ $stderr == *"1 of 1 records"*$'\n'"forge-text: 'none': holds no text" ]]
+    echo '{"prompt": 1}' >>chats
+    run -65 --separate-stderr forge-text --skip-refused M chats
+    [[ $stderr == *"record 5: has no messages"* ]]
+    chat user '"a"' >good
+    run -0 --separate-stderr forge-text --skip-refused M good
+    [ -z "$stderr" ]
 }
 
 @test "a template in a file of its own, in a list, with the tokenizer's own bos" {
@@ -128,6 +168,47 @@ texts() { jq -j '.text + "|"'; }
     grep -q tokens list
 }
 
+# 40 texts with a record in the middle that is none.
+broken() {
+    for i in {1..40}; do
+        [ "$i" -eq 21 ] && echo '{"text"'
+        jq -nc --arg t "$(seq -s ' ' "$i" 300)" '{text: $t}'
+    done >broken.jsonl
+}
+
+@test "forge-text fails: no program behind it in the pipe takes what it wrote for the text" {
+    broken
+    for words in "forge-tokens -n 2 -t 64 $EXAMPLE -o t.fts" "forge-tokens -n 1000 -t 64 $EXAMPLE -o t.fts" \
+        "forge tokens $EXAMPLE --ids" "forge eval $EXAMPLE $EXAMPLE --text - --sequences 2 --seqlen 64" \
+        "forge quantize $EXAMPLE out --text - -q --sequences 2 --seqlen 64 --work work"; do
+        run bash -c "forge text $EXAMPLE broken.jsonl | $words; echo \"\${PIPESTATUS[*]}\""
+        [ "${#lines[@]}" -eq 2 ]
+        [[ $output == "forge-text: 'broken.jsonl': line 21: "*$'\n'"65 65" ]]
+    done
+    for file in t.fts out work/text; do [ ! -e $file ]; done
+    run bash -c "forge text $EXAMPLE none.jsonl | forge-tokens $EXAMPLE -o t.fts; echo \"\${PIPESTATUS[*]}\""
+    [ "$output" = "forge-text: 'none.jsonl': no such file"$'\n'"66 66" ]
+    # kept in a file; the line is looked for in JSON lines only
+    forge text "$EXAMPLE" broken.jsonl >kept 2>/dev/null || [ $? -eq 65 ]
+    tail -n 1 kept | jq -e '.exit == 65'
+    run -65 --separate-stderr forge-tokens -n 2 -t 64 "$EXAMPLE" kept -o t.fts
+    [[ $stderr == "forge-tokens: 'kept': forge-text: 'broken.jsonl': line 21: "* ]]
+    run -65 forge quantize "$EXAMPLE" out --text kept -q --sequences 2 --seqlen 64
+    { seq 2000; tail -n 1 kept; } >plain
+    forge-tokens -q -n 2 -t 64 "$EXAMPLE" plain -o plain.fts
+    { echo '{"text": "'"$(seq -s ' ' 500)"'"}'; echo '{"error": "x", "exit": 0}'; } >odd
+    run -65 forge-tokens -n 2 -t 64 "$EXAMPLE" odd
+}
+
+@test "forge-text is stopped by a signal: its reader ends, too" {
+    { printf '{"text": "%s"}\n' "$(seq -s ' ' 300)"; sleep 3; } | {
+        timeout 1 forge-text "$EXAMPLE" || [ $? -eq 124 ]
+    } >kept
+    [ "$(tail -n 1 kept)" = '{"error": "forge-text: Terminated", "exit": 75}' ]
+    run -75 forge-tokens -n 1 -t 8 "$EXAMPLE" kept -o t.fts
+    [ ! -e t.fts ]
+}
+
 @test "forge quantize --text -: the bytes that a file gives, also of a run that is repeated" {
     head -c 20000 "$BATS_TEST_DIRNAME/../../examples/eval.txt" >text
     quantize() { # OUT TEXT [OPTION...]
@@ -150,6 +231,16 @@ texts() { jq -j '.text + "|"'; }
     [[ $output == *"standard input is a terminal"* ]]
     [ ! -e tty ]
     run -64 forge eval "$EXAMPLE" one --text - --card <text
+}
+
+@test "two texts are refused, not the first of them left out" {
+    echo a >A
+    echo b >B
+    for words in "quantize M out" "eval M M" "tokens M" "prune M out --keep 1" "report M"; do
+        # shellcheck disable=SC2086 # words are arguments
+        run -64 --separate-stderr forge $words --text A --text=B
+        [ "$stderr" = "forge: --text is given twice: forge text -w 1,1 MODEL 'A' 'B' makes one text of several" ]
+    done
 }
 
 @test "a Hugging Face id is its snapshot in the local cache" {
@@ -182,6 +273,17 @@ texts() { jq -j '.text + "|"'; }
     [ "$stderr" = "forge: 'org/other': no such directory, and no such model in the Hugging Face cache '$PWD/hub'" ]
     run -66 --separate-stderr forge quantize org/Tiny-1@fff out2 --method rtn
     [[ $stderr == *"has no snapshot 'fff' of it" ]]
+    # a branch or a tag; one whose commit is not there
+    printf 0123abc >$repository/refs/v1.0
+    printf 4567 >$repository/refs/gone
+    for rev in main v1.0; do
+        [ "$(forge tokens org/Tiny-1@$rev --ids <<<hello)" = "$(forge tokens "$EXAMPLE" --ids <<<hello)" ]
+    done
+    run -66 --separate-stderr forge tokens org/Tiny-1@gone --ids <<<hello
+    [[ $stderr == *"has no snapshot '4567' of it" ]]
+    printf ../x >$repository/refs/odd
+    run -66 --separate-stderr forge tokens org/Tiny-1@odd --ids <<<hello
+    [[ $stderr == *"has no snapshot 'odd' of it" ]]
     unset HF_HUB_CACHE
     mkdir -p home/.cache/huggingface
     mv hub home/.cache/huggingface/
@@ -198,7 +300,8 @@ texts() { jq -j '.text + "|"'; }
         local code=$1 words=$2
         shift 2
         run "-$code" --separate-stderr forge-text "$@" </dev/null
-        [[ -z $output && ${#stderr_lines[@]} -eq 1 && $stderr == "forge-text: "*"$words"* ]] ||
+        [[ ${#stderr_lines[@]} -eq 1 && $stderr == "forge-text: "*"$words"* ]] &&
+            jq -e --arg words "$words" "(.error | contains(\$words)) and .exit == $code" <<<"$output" ||
             { echo "$*: $stderr"; return 1; }
     }
     template M '{{ messages }}'

@@ -40,6 +40,32 @@ TEMPLATES = {
 {%- for m in messages %}{{ m.role[0] }}{{ loop.index0 }} {% endfor %}""",
 }
 
+# {{ tools }} as templates print them; chats that may call one
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "description": "What it's like in <b>Paris</b> & é",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        },
+    },
+    {"name": "bare"},
+]
+CALLING = """{% if tools %}{% for t in tools %}{{ t | tojson }}
+{{ t.name or t.function.name }}
+{% endfor %}{{ tools | tojson(indent=2) }}{% else %}none{% endif %}
+{%- for m in messages %}<|{{ m.role }}|>{{ m.content or "" }}{% for c in m.tool_calls or [] %}{{ c.function.name }}({{ c.function.arguments | tojson }}){% endfor %}{% endfor %}"""
+CALL = [
+    {"role": "user", "content": "Paris?"},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"type": "function", "function": {"name": "weather", "arguments": {"city": "Paris"}}}],
+    },
+    {"role": "tool", "content": "rain"},
+]
+
 
 def main():
     tokens = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
@@ -52,6 +78,12 @@ def main():
                 line["text"] = t.apply_chat_template(messages, tokenize=False)
             except Exception as e:
                 line["error"] = str(e)
+            print(json.dumps(line, ensure_ascii=False))
+    t = PreTrainedTokenizerFast(tokenizer_object=plain, chat_template=CALLING, **tokens)
+    for messages in TURNS[:1] + [CALL]:
+        for tools in TOOLS, None:
+            line = {"name": "tools", "template": CALLING, "tokens": tokens, "messages": messages, "tools": tools}
+            line["text"] = t.apply_chat_template(messages, tools=tools, tokenize=False)
             print(json.dumps(line, ensure_ascii=False))
 
 
