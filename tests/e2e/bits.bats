@@ -64,6 +64,18 @@ taken() { # DIRECTORY
         check out9 compressed-tensors 32,sym '*=8bit'
 }
 
+@test "linears that stay as they are: their gradients say still what errors of others cost" {
+    for a in "--skip *.down_proj" "--modules *.gate_proj --modules *.up_proj" "--modules *.q_proj --modules *.k_proj --modules *.v_proj --modules *.o_proj"; do
+        read -ra words <<<"$a"
+        forge quantize "$model" out "${small[@]}" --effort fast --bits 4.3 "${words[@]}" --work work
+        mapfile -t rules < <(grep -hv '^#' work/bits-*)
+        [ "${#rules[@]}" -gt 0 ]
+        [[ " ${rules[*]}" != *down_proj* ]]
+        forge-shard -q --from "$model" --verify out
+        rm -r out work
+    done
+}
+
 @test "refused before any work" {
     no() { # STATUS TEXT ARGUMENT...
         refused "$1" forge quantize "$model" out "${small[@]}" "${@:3}"
