@@ -219,6 +219,26 @@ int layout_check(enum layout l, bool symmetric, uint64_t group,
     return 0;
 }
 
+const char *layout_kinds_text(char to[64], uint64_t four, uint64_t eight)
+{
+    if (four && eight)
+        snprintf(to, 64, "%" PRIu64 " in 4 bits, %" PRIu64 " in 8", four,
+                 eight);
+    else
+        snprintf(to, 64, "%" PRIu64 " in %d bits", four + eight, eight ? 8 : 4);
+    return to;
+}
+
+const char *layout_in_bits(uint64_t four, uint64_t eight)
+{
+    return !eight ? " in 4 bits" : four ? " in 4 and 8 bits" : " in 8 bits";
+}
+
+double layout_gguf_bits(bool symmetric, int bits)
+{
+    return bits == 8 ? 8.5 : symmetric ? 4.5 : 5;
+}
+
 unsigned layout_advice(enum layout l, bool symmetric, uint64_t group,
                        const struct layout_shape *s)
 {
