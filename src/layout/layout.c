@@ -274,7 +274,9 @@ const char *layout_advice_text(unsigned bit)
     case ADVICE_ASYMMETRIC_CT:
         return "transformers loads asymmetric compressed-tensors only with "
                "CompressedTensorsConfig(dequantize=True), and 5.23 takes all "
-               "linears for ones of the first kind of grid, without an error";
+               "linears for ones of the first kind of grid: with several "
+               "kinds it fails, or with 8 bits for some computes nonsense "
+               "without an error";
     case ADVICE_ASYMMETRIC_EXPERTS:
         return "transformers does not load experts of asymmetric "
                "compressed-tensors, and vLLM only lately: awq goes further";
@@ -282,6 +284,9 @@ const char *layout_advice_text(unsigned bit)
         return "transformers (5.23) leaves experts of AWQ and GPTQ as they are "
                "initialized, without an error: there, compressed-tensors "
                "alone; GPTQModel, vLLM and SGLang load them";
+    case ADVICE_DYNAMIC:
+        return "transformers (5.23) does not load GPTQ whose linears differ in "
+               "bits or group (mismatched sizes); GPTQModel and vLLM do";
     default: return "";
     }
 }

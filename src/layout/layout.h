@@ -84,7 +84,8 @@ enum {
     ADVICE_ASYMMETRIC_CT = 16,
     ADVICE_ASYMMETRIC_EXPERTS = 32, /* of compressed-tensors */
     ADVICE_EXPERTS = 64,            /* of AWQ and GPTQ */
-    ADVICE_BITS = 7
+    ADVICE_DYNAMIC = 128, /* GPTQ: of all linears, layout_advice() has it not */
+    ADVICE_BITS = 8
 };
 /* The properties that the module has: a set of ADVICE_* bits. */
 unsigned layout_advice(enum layout l, bool symmetric, uint64_t group,

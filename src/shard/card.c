@@ -255,8 +255,15 @@ static void put_serving(FILE *out, const struct card *c)
     }
     if (c->zeros && c->facts->mixed) {
         fprintf(out, "transformers 5.23 reads all linears of this checkpoint "
-                     "by the first kind of grid, without an error: not "
+                     "by the first kind of grid, and fails, or with 8 bits "
+                     "for some computes nonsense without an error: not "
                      "there.\n");
+        return;
+    }
+    if (!ct && c->linears.differ) {
+        fprintf(out, "transformers 5.23 does not load this layout where "
+                     "linears differ in bits or group (mismatched sizes): not "
+                     "there, but in GPTQModel.\n");
         return;
     }
     fprintf(out, "In transformers, with `pip install %s`:\n\n```python\n",

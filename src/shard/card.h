@@ -13,6 +13,7 @@
 /* The linears that are quantized. */
 struct card_linears {
     uint64_t four, eight;    /* their numbers, by bits */
+    bool differ;             /* in bits or group */
     uint64_t weights, bytes; /* of all; bytes: of all their tensors */
 };
 

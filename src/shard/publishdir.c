@@ -87,20 +87,20 @@ static int take_shards(struct publisher *u, size_t ready, bool last,
 /* Count the linears that are quantized, for the card. */
 static void count_linears(struct publisher *u, const struct named_set *out)
 {
+    const struct run_facts *facts = &u->c.facts;
     struct card_linears *to = &u->linears;
 
     for (int64_t layer = 0; layer < u->config.n_layers; layer++)
         for (int64_t i = 0; i < model_linear_count(&u->config, layer); i++) {
+            struct module_grid g;
             struct linear l;
 
             model_linear(&u->config, layer, i, &l);
-            if (!complete_is_packed(out, l.module, &u->c.facts))
+            if (!complete_is_packed(out, l.module, facts))
                 continue;
-            if (complete_grid(out, l.module, (uint64_t)l.cols, &u->c.facts)
-                    .bits == 8)
-                to->eight++;
-            else
-                to->four++;
+            g = complete_grid(out, l.module, (uint64_t)l.cols, facts);
+            *(g.bits == 8 ? &to->eight : &to->four) += 1;
+            to->differ |= g.bits != facts->bits || g.group != facts->group;
             to->weights += (uint64_t)l.rows * (uint64_t)l.cols;
         }
     for (int i = 0; i < u->plan.n; i++)
