@@ -66,10 +66,12 @@ taken() { # DIRECTORY
     forge quantize "$model" six --text "$text" --sequences 4 --seqlen 64 --effort fast --bits 6 --work work >said
     mapfile -t rules < <(grep -hv '^#' work/bits-*)
     n=$(check six compressed-tensors 128,sym "${rules[@]}" | grep -o '8bit:[0-9]*' | awk -F: '{ n += $2 } END { print n }')
-    [ "$n" -gt 0 ] && [ "$n" -lt 28 ]
+    [ "$n" -gt 0 ]
+    [ "$n" -lt 28 ]
     grep -q "^modules   $((28 - n)) in 4 bits, $n in 8, 0 of them" said
     bits=$(sed -n 's/^bits *\([0-9.]*\) for each of their weights.*/\1/p' said)
-    less "$(taken six)" "$bits" && less "$bits" "$(taken six | awk '{ print $1 + 0.002 }')"
+    less "$(taken six)" "$bits"
+    less "$bits" "$(taken six | awk '{ print $1 + 0.002 }')"
     grep -q "^| linears | $((28 - n)) in 4 bits, $n in 8; $bits bits for each weight" six/README.md
     grep -q '^# llama-4m, 4 and 8 bits$' six/README.md
     forge report work >page.html
