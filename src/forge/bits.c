@@ -136,6 +136,16 @@ static int make_fisher(struct stage *s, const char *fisher, struct err *e)
     return pipes_run(&s->p, e);
 }
 
+/* Weights of all linears: those that are left as they are may stand for others. */
+static void add_weights(struct stage *s)
+{
+    struct command *c = stage_tool(s, "forge-weights");
+
+    if (s->kv_b)
+        command_add(c, "--modules", "*", NULL);
+    command_add(c, "--join", s->j.model, NULL);
+}
+
 /* The model runs as it is; the Hessians of each layer meet its weights.  fisher:
  * NULL: none. */
 static int make_rules(struct stage *s, double bits, const char *fisher,
@@ -150,8 +160,9 @@ static int make_rules(struct stage *s, double bits, const char *fisher,
     add_tokens(s);
     command_add(stage_calib(s), j->model, NULL);
     command_add(stage_hessian(s), "--skip-tokens", "1", NULL);
-    command_add(stage_weights(s), "--join", j->model, NULL);
+    add_weights(s);
     c = stage_tool(s, "forge-bits");
+    stage_choice(s, c);
     command_add(c, "--bits", s->counts[4], "--group",
                 number_word(s->counts[3], j->group), NULL);
     if (!j->symmetric)

@@ -103,14 +103,19 @@ static void add_words(struct command *c, const struct job_words *w)
         command_add(c, w->text[i], NULL);
 }
 
-struct command *stage_weights(struct stage *s)
+void stage_choice(struct stage *s, struct command *c)
 {
-    struct command *c = stage_tool(s, "forge-weights");
-
     for (int i = 0; i < s->j.only.n; i++)
         command_add(c, "--modules", s->j.only.item[i], NULL);
     for (int i = 0; i < s->j.skip.n; i++)
         command_add(c, "--skip", s->j.skip.item[i], NULL);
+}
+
+struct command *stage_weights(struct stage *s)
+{
+    struct command *c = stage_tool(s, "forge-weights");
+
+    stage_choice(s, c);
     return c;
 }
 

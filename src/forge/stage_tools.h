@@ -45,6 +45,8 @@ struct command *stage_device_tool(struct stage *s, const char *name);
 struct command *stage_calib(struct stage *s);
 /* The next tool on the device may read what this one makes there. */
 void stage_lend(struct stage *s, struct command *c);
+/* --modules and --skip of the run. */
+void stage_choice(struct stage *s, struct command *c);
 /* forge-weights, which is told the linears that are quantized. */
 struct command *stage_weights(struct stage *s);
 /* Lend what tools in a ring can: before the first of them.  E_TEMP. */

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "arch/tensor_name.h"
+#include "checkpoint/checkpoint.h"
 #include "common/cli/units.h"
 #include "common/io/stream.h"
 
@@ -35,7 +36,83 @@ uint64_t summary_bytes(const char *dir)
     return sum;
 }
 
-static void print_loss(const struct records *all)
+/* Linears of the model that are quantized. */
+struct linears {
+    uint64_t eight;       /* in 8 bits */
+    double weights, bits; /* bits: of their tensors */
+};
+
+/* Of GGUF the bits, which follow from the grids. */
+static void count_linears(const struct job *j, const struct model_config *c,
+                          struct linears *to)
+{
+    const struct module_choice choice = job_choice(j);
+    const struct grid_rules rules = job_grids(j);
+
+    for (int64_t layer = 0; layer < c->n_layers; layer++)
+        for (int64_t i = 0; i < model_linear_count(c, layer); i++) {
+            struct module_grid g;
+            struct linear l;
+
+            model_linear(c, layer, i, &l);
+            if (!module_chosen(&choice, l.module))
+                continue;
+            g = grid_rules_find(&rules, l.module);
+            to->eight += g.bits == 8;
+            to->weights += (double)l.rows * (double)l.cols;
+            if (j->layout == JOB_GGUF)
+                to->bits += (double)l.rows * (double)l.cols *
+                            layout_gguf_bits(j->symmetric, g.bits);
+        }
+}
+
+static int sum_parts(const char *out, const struct model_config *c,
+                     struct linears *to, struct err *e)
+{
+    struct checkpoint *k;
+
+    if (checkpoint_open(&k, out, e) < 0)
+        return e->code;
+    for (size_t i = 0; i < checkpoint_count(k); i++) {
+        const struct ck_tensor *t = checkpoint_tensor(k, i);
+        char module[MODULE_PATH_MAX];
+        struct linear l;
+        size_t n;
+
+        if (!layout_is_part(t->name, &n) || n >= sizeof(module))
+            continue;
+        snprintf(module, sizeof(module), "%.*s", (int)n, t->name);
+        if (model_find_linear(c, module, &l))
+            to->bits += 8 * (double)t->bytes;
+    }
+    checkpoint_close(k);
+    return 0;
+}
+
+static void print_modules(const struct request *r, const struct records *all,
+                          size_t rounded)
+{
+    struct linears n = { .eight = 0 };
+    struct model_config c;
+    struct err ignored;
+    char kinds[64];
+    int rc = job_config(&r->j, &c, &ignored);
+
+    if (!rc) {
+        count_linears(&r->j, &c, &n);
+        if (r->j.layout != JOB_GGUF)
+            rc = sum_parts(r->j.out, &c, &n, &ignored);
+        model_config_release(&c);
+    }
+    n.eight = n.eight < all->modules ? n.eight : all->modules;
+    printf("modules   %s, %zu of them rounded to nearest\n",
+           layout_kinds_text(kinds, all->modules - n.eight, n.eight), rounded);
+    if (!rc && n.weights > 0)
+        printf("bits      %.3f for each of their weights, scales included\n",
+               n.bits / n.weights);
+}
+
+static void print_loss(const struct request *r, const struct records *all)
 {
     const struct module *worst = NULL;
     double sum = 0, rtn = 0;
@@ -52,8 +129,7 @@ static void print_loss(const struct records *all)
         if (!worst || module_ratio(m) > module_ratio(worst))
             worst = m;
     }
-    printf("modules   %zu in 4 bits, %zu of them rounded to nearest\n",
-           all->modules, rounded);
+    print_modules(r, all, rounded);
     if (worst)
         printf("loss      %.3f of round-to-nearest, at worst %.3f: %s\n",
                sum / rtn, module_ratio(worst), worst->name);
@@ -179,7 +255,7 @@ void summary_print(const struct request *r, const struct records *all,
     printf("size      %s -> %s, %llu %%\n", size_text(a, (double)before),
            size_text(b, (double)after),
            (unsigned long long)(before ? after * 100 / before : 0));
-    print_loss(all);
+    print_loss(r, all);
     print_kept(all);
     print_experts(all);
     if (r->j.method == METHOD_GPTQ)

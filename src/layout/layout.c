@@ -219,6 +219,26 @@ int layout_check(enum layout l, bool symmetric, uint64_t group,
     return 0;
 }
 
+const char *layout_kinds_text(char to[64], uint64_t four, uint64_t eight)
+{
+    if (four && eight)
+        snprintf(to, 64, "%" PRIu64 " in 4 bits, %" PRIu64 " in 8", four,
+                 eight);
+    else
+        snprintf(to, 64, "%" PRIu64 " in %d bits", four + eight, eight ? 8 : 4);
+    return to;
+}
+
+const char *layout_in_bits(uint64_t four, uint64_t eight)
+{
+    return !eight ? " in 4 bits" : four ? " in 4 and 8 bits" : " in 8 bits";
+}
+
+double layout_gguf_bits(bool symmetric, int bits)
+{
+    return bits == 8 ? 8.5 : symmetric ? 4.5 : 5;
+}
+
 unsigned layout_advice(enum layout l, bool symmetric, uint64_t group,
                        const struct layout_shape *s)
 {
@@ -254,7 +274,9 @@ const char *layout_advice_text(unsigned bit)
     case ADVICE_ASYMMETRIC_CT:
         return "transformers loads asymmetric compressed-tensors only with "
                "CompressedTensorsConfig(dequantize=True), and 5.23 takes all "
-               "linears for ones of the first kind of grid, without an error";
+               "linears for ones of the first kind of grid: with several "
+               "kinds it fails, or with 8 bits for some computes nonsense "
+               "without an error";
     case ADVICE_ASYMMETRIC_EXPERTS:
         return "transformers does not load experts of asymmetric "
                "compressed-tensors, and vLLM only lately: awq goes further";
@@ -262,6 +284,9 @@ const char *layout_advice_text(unsigned bit)
         return "transformers (5.23) leaves experts of AWQ and GPTQ as they are "
                "initialized, without an error: there, compressed-tensors "
                "alone; GPTQModel, vLLM and SGLang load them";
+    case ADVICE_DYNAMIC:
+        return "transformers (5.23) does not load GPTQ whose linears differ in "
+               "bits or group (mismatched sizes); GPTQModel and vLLM do";
     default: return "";
     }
 }

@@ -51,6 +51,13 @@ const char *layout_part(enum layout l, bool symmetric, bool act_order, int i);
  * *module_len: length of MODULE. */
 bool layout_is_part(const char *name, size_t *module_len);
 
+/* "14 in 4 bits, 14 in 8": numbers of linears. */
+const char *layout_kinds_text(char to[64], uint64_t four, uint64_t eight);
+/* " in 4 bits": which of them there are. */
+const char *layout_in_bits(uint64_t four, uint64_t eight);
+/* Bits for each weight in GGUF's blocks, scales included: Q4_0, Q4_1 or Q8_0. */
+double layout_gguf_bits(bool symmetric, int bits);
+
 /* A linear's module and shape. */
 struct layout_shape {
     const char *module;
@@ -77,7 +84,8 @@ enum {
     ADVICE_ASYMMETRIC_CT = 16,
     ADVICE_ASYMMETRIC_EXPERTS = 32, /* of compressed-tensors */
     ADVICE_EXPERTS = 64,            /* of AWQ and GPTQ */
-    ADVICE_BITS = 7
+    ADVICE_DYNAMIC = 128, /* GPTQ: of all linears, layout_advice() has it not */
+    ADVICE_BITS = 8
 };
 /* The properties that the module has: a set of ADVICE_* bits. */
 unsigned layout_advice(enum layout l, bool symmetric, uint64_t group,

@@ -40,6 +40,21 @@ static int collect(struct shapes *s, const struct model_config *c,
     return 0;
 }
 
+/* Whether linears of GPTQ differ in bits or group, which its config says as
+ * "dynamic". */
+static bool are_dynamic(const struct preflight *p, const struct shapes *s)
+{
+    bool differ = p->chooses;
+
+    for (size_t i = 1; i < s->n && !differ; i++) {
+        struct module_grid a = grid_rules_find(&p->grids, s->shape[0].module);
+        struct module_grid b = grid_rules_find(&p->grids, s->shape[i].module);
+
+        differ = a.bits != b.bits || a.group != b.group;
+    }
+    return differ && (p->layout == LAYOUT_GPTQ || p->layout == LAYOUT_GPTQ_V2);
+}
+
 /* Print each kind of advice once, with an example and the number of linears. */
 static void advise(const struct preflight *p, const struct shapes *s)
 {
@@ -70,6 +85,8 @@ static void advise(const struct preflight *p, const struct shapes *s)
         else
             warning("%s", layout_advice_text(1u << b));
     }
+    if (are_dynamic(p, s))
+        warning("%s", layout_advice_text(ADVICE_DYNAMIC));
 }
 
 static int check_shape(const struct preflight *p, const struct shapes *s,

@@ -10,7 +10,8 @@ struct preflight {
     const char *model; /* directory with config.json */
     enum layout layout;
     struct grid_rules grids;
-    bool silent;                 /* no warnings */
+    bool silent;  /* no warnings */
+    bool chooses; /* the grids are not known yet, and may differ */
     struct module_choice choice; /* linears that would be quantized */
     bool table; /* print parallel_print()'s table on standard output */
 };

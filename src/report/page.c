@@ -6,8 +6,10 @@
 #include <string.h>
 
 #include "common/io/json.h"
+#include "layout/layout.h"
 #include "report/outputs.h"
 #include "report/script.h"
+#include "report/sizes.h"
 #include "report/style.h"
 
 /* ---- history ---- */
@@ -55,20 +57,27 @@ static int history(struct html *h, const struct page *p, struct err *e)
 
 static void head(struct html *h, const struct page *p)
 {
-    char date[32], method[LABEL_MAX];
+    uint64_t eight = sizes_eight(p->w);
+    char date[32], method[LABEL_MAX], title[LABEL_MAX];
+    const char *in = layout_in_bits(p->r->modules - eight, eight);
+
+    snprintf(title, sizeof(title), "%s", in);
+    if (eight)
+        snprintf(title, sizeof(title), "%s, %.2f a weight", in,
+                 sizes_linear_bits(p->w));
 
     page_method(p, method);
     html_put(h,
              "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n"
              "<meta charset=\"utf-8\"/>\n<meta name=\"viewport\" "
              "content=\"width=device-width, initial-scale=1\"/>\n"
-             "<title>%s in 4 bits</title>\n<style>",
-             p->model);
+             "<title>%s%s</title>\n<style>",
+             p->model, title);
     html_raw(h, page_style);
     html_put(h,
-             "</style>\n</head>\n<body><main>\n<header><h1>%s in 4 bits</h1>\n"
+             "</style>\n</head>\n<body><main>\n<header><h1>%s%s</h1>\n"
              "<p class=\"soft\">%s, %s",
-             p->model, page_text(p, "layout"), method);
+             p->model, title, page_text(p, "layout"), method);
     if (*page_date(p, date))
         html_put(h, " \xc2\xb7 %s", date);
     html_put(h, "</p></header>\n");

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "layout/layout.h"
 #include "report/section.h"
 #include "report/sizes.h"
 
@@ -163,7 +164,13 @@ static void fact_host(struct html *h, const struct page *p)
 
 static void fact_modules(struct html *h, const struct page *p)
 {
+    uint64_t eight = sizes_eight(p->w);
+    char kinds[64];
+
     html_put(h, "<tr><th>linear layers</th><td>%zu quantized", p->r->modules);
+    if (eight)
+        html_put(h, " (%s)",
+                 layout_kinds_text(kinds, p->r->modules - eight, eight));
     if (p->w->modules > (int64_t)p->r->modules)
         html_put(h, " so far, of %lld", (long long)p->w->modules);
     html_put(h, ", in %zu decoder layers</td></tr>\n", p->layers);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "arch/gridrules.h"
 #include "checkpoint/checkpoint.h"
 #include "layout/layout.h"
 
@@ -31,6 +32,13 @@ static int beside(const void *key, const void *element)
     return order ? order : (*m)->name[w->len] ? -1 : 0;
 }
 
+/* Whether a part of a linear is its codes. */
+static bool is_codes(const char *part)
+{
+    return !strcmp(part, "qweight") || !strcmp(part, "weight_packed") ||
+           !strcmp(part, "weight_int4pack");
+}
+
 static int sum_modules(struct records *r, const struct checkpoint *c,
                        struct err *e)
 {
@@ -50,10 +58,44 @@ static int sum_modules(struct records *r, const struct checkpoint *c,
         if (!layout_is_part(t->name, &key.len))
             continue;
         m = bsearch(&key, sorted, r->modules, sizeof(struct module *), beside);
-        if (m)
-            (*m)->bytes += t->bytes;
+        if (!m)
+            continue;
+        (*m)->bytes += t->bytes;
+        if (is_codes(t->name + key.len + 1) && (*m)->weights)
+            (*m)->bits = 8 * t->bytes > 6 * (*m)->weights ? 8 : 4;
     }
     free(sorted);
+    return 0;
+}
+
+/* In GGUF the type of a linear's blocks follows from its grid; kv_b_proj is stored
+ * as two tensors of other types. */
+static int gguf_modules(struct workdir *w, struct err *e)
+{
+    const struct json *list = json_get(json_root(w->run.doc), "grids"), *v;
+    struct grid_rules rules = { .symmetric =
+                                    settings_flag(&w->run, "symmetric") };
+    const char **rule =
+        mem_zero(json_count(list) + 1, sizeof(*rule), "sizes", e);
+
+    if (!rule)
+        return e->code;
+    rules.rule = rule;
+    for (v = json_first(list); v; v = json_after(v))
+        if (json_string(v, &rule[rules.n]) &&
+            grid_rule_check(rule[rules.n], e) >= 0)
+            rules.n++;
+    for (size_t i = 0; i < w->records.modules; i++) {
+        struct module *m = &w->records.module[i];
+        struct module_grid g = grid_rules_find(&rules, m->name);
+
+        if (strstr(m->name, ".kv_b_proj"))
+            continue;
+        m->bits = g.bits;
+        m->bytes = (uint64_t)((double)m->weights *
+                              layout_gguf_bits(rules.symmetric, g.bits) / 8);
+    }
+    free(rule);
     return 0;
 }
 
@@ -75,7 +117,7 @@ static int read_result(struct workdir *w, const char *out, struct err *e)
 
     if (!stat(out, &st) && S_ISREG(st.st_mode)) { /* GGUF */
         w->bytes_out = (double)st.st_size;
-        return 0;
+        return gguf_modules(w, e);
     }
     rc = open_checkpoint(&c, out, e);
     if (rc <= 0)
@@ -130,6 +172,15 @@ double sizes_linear_bits(const struct workdir *w)
         }
     }
     return weights > 0 ? 8 * bytes / weights : NAN;
+}
+
+uint64_t sizes_eight(const struct workdir *w)
+{
+    uint64_t n = 0;
+
+    for (size_t i = 0; i < w->records.modules; i++)
+        n += w->records.module[i].bits == 8;
+    return n;
 }
 
 double sizes_bits(const struct workdir *w)

@@ -13,6 +13,8 @@ MUST_CHECK int sizes_read(struct workdir *w, struct err *e);
  * number of the whole model; NAN: not known. */
 double sizes_linear_bits(const struct workdir *w);
 double sizes_bits(const struct workdir *w);
+/* Number of linears in 8 bits, as far as is known. */
+uint64_t sizes_eight(const struct workdir *w);
 /* ... and of one linear. */
 double sizes_module_bits(const struct module *m);
 

@@ -187,7 +187,8 @@ static void put_front(FILE *out, const struct card *c, const char *own)
     copy_front(out, own);
     fprintf(out, "tags:\n- 4bit-forge\n");
     if (c->facts)
-        fprintf(out, "- 4-bit\n- w4a16\n- %s\n",
+        fprintf(out, "%s%s- %s\n", c->linears.four ? "- 4-bit\n- w4a16\n" : "",
+                c->linears.eight ? "- 8-bit\n- w8a16\n" : "",
                 c->facts->layout == LAYOUT_CT  ? "compressed-tensors" :
                 c->facts->layout == LAYOUT_AWQ ? "awq" :
                 is_int4pack(c->facts)          ? "int4pack" :
@@ -199,19 +200,25 @@ static void put_facts(FILE *out, const struct card *c)
 {
     const struct provenance *p = c->about;
 
-    char size[UNIT_TEXT];
+    char size[UNIT_TEXT], kinds[64];
 
     fprintf(out, "| | |\n|---|---|\n| made of | %s |\n", c->base);
     fprintf(out, "| size | %" PRIu64 " tensors, %s |\n", c->tensors,
             size_text(size, (double)c->bytes));
     if (c->facts)
         fprintf(out,
-                "| layout | %s: 4 bits, a scale for %" PRIu64
+                "| layout | %s: %d bits, a scale for %" PRIu64
                 " inputs (%s), %ssymmetric%s |\n",
-                layout_name(c->facts->layout), c->facts->group,
+                layout_name(c->facts->layout), c->facts->bits, c->facts->group,
                 dtype_name(c->facts->scale_dtype),
                 c->facts->symmetric ? "" : "a",
                 c->facts->mixed ? "; of some linears otherwise" : "");
+    if (c->linears.weights)
+        fprintf(out,
+                "| linears | %s; %.3f bits for each weight, scales included "
+                "|\n",
+                layout_kinds_text(kinds, c->linears.four, c->linears.eight),
+                8 * (double)c->linears.bytes / (double)c->linears.weights);
     if (p->modules)
         fprintf(out,
                 "| method | %s%s%s; of %" PRIu64 " linears %" PRIu64
@@ -248,8 +255,15 @@ static void put_serving(FILE *out, const struct card *c)
     }
     if (c->zeros && c->facts->mixed) {
         fprintf(out, "transformers 5.23 reads all linears of this checkpoint "
-                     "by the first kind of grid, without an error: not "
+                     "by the first kind of grid, and fails, or with 8 bits "
+                     "for some computes nonsense without an error: not "
                      "there.\n");
+        return;
+    }
+    if (!ct && c->linears.differ) {
+        fprintf(out, "transformers 5.23 does not load this layout where "
+                     "linears differ in bits or group (mismatched sizes): not "
+                     "there, but in GPTQModel.\n");
         return;
     }
     fprintf(out, "In transformers, with `pip install %s`:\n\n```python\n",
@@ -289,10 +303,21 @@ static void put_int4pack(FILE *out, const struct card *c)
 
 static void put_card(FILE *out, const struct card *c, const char *own)
 {
+    const char *bits = !c->linears.eight ? "4" :
+                       c->linears.four   ? "4 and 8" :
+                                           "8";
+
     put_front(out, c, own);
-    fprintf(out, "# %s%s\n\n", c->base, c->facts ? ", 4 bits" : "");
-    fprintf(out, "%s%s\n\n", mark,
-            c->facts ? ": weights of 4 bits, activations of 16 (W4A16)." : ".");
+    if (c->facts)
+        fprintf(out,
+                "# %s, %s bits\n\n%s: weights of %s bits, activations of 16 "
+                "(%s).\n\n",
+                c->base, bits, mark, bits,
+                !c->linears.eight ? "W4A16" :
+                c->linears.four   ? "W4A16, W8A16" :
+                                    "W8A16");
+    else
+        fprintf(out, "# %s\n\n%s.\n\n", c->base, mark);
     put_facts(out, c);
     if (c->facts)
         (is_int4pack(c->facts) ? put_int4pack : put_serving)(out, c);

@@ -10,11 +10,19 @@
 #define CARD_FILE "README.md"
 #define CARD_MARK "Made by 4bit-forge" /* in each card that we write */
 
+/* The linears that are quantized. */
+struct card_linears {
+    uint64_t four, eight;    /* their numbers, by bits */
+    bool differ;             /* in bits or group */
+    uint64_t weights, bytes; /* of all; bytes: of all their tensors */
+};
+
 struct card {
     const char *base; /* name of the source model: card_base() */
     const struct provenance *about;
     const char *recipe;            /* one step per line */
     const struct run_facts *facts; /* NULL: not quantized (pruned) */
+    struct card_linears linears;
     uint64_t tensors, bytes;
     bool experts; /* the model is a mixture of experts */
     bool zeros;   /* of compressed-tensors: some linear has zero points */

@@ -35,6 +35,7 @@ struct publisher {
     uint64_t waiting, enough; /* bytes of parts in c; when to look for shards */
     struct shard_plan plan;
     struct shard_writer *writer;
+    struct card_linears linears;
     char *metadata; /* of the shards that are written first */
 };
 
@@ -83,6 +84,31 @@ static int take_shards(struct publisher *u, size_t ready, bool last,
     return shard_plan_take(&u->plan, &u->c, ready, last, u->p->shard_size, e);
 }
 
+/* Count the linears that are quantized, for the card. */
+static void count_linears(struct publisher *u, const struct named_set *out)
+{
+    const struct run_facts *facts = &u->c.facts;
+    struct card_linears *to = &u->linears;
+
+    for (int64_t layer = 0; layer < u->config.n_layers; layer++)
+        for (int64_t i = 0; i < model_linear_count(&u->config, layer); i++) {
+            struct module_grid g;
+            struct linear l;
+
+            model_linear(&u->config, layer, i, &l);
+            if (!complete_is_packed(out, l.module, facts))
+                continue;
+            g = complete_grid(out, l.module, (uint64_t)l.cols, facts);
+            *(g.bits == 8 ? &to->eight : &to->four) += 1;
+            to->differ |= g.bits != facts->bits || g.group != facts->group;
+            to->weights += (uint64_t)l.rows * (uint64_t)l.cols;
+        }
+    for (int i = 0; i < u->plan.n; i++)
+        for (size_t k = 0; k < u->plan.shard[i]->n; k++)
+            if (u->plan.shard[i]->first[k].layer >= 0)
+                to->bytes += u->plan.shard[i]->first[k].bytes;
+}
+
 /* Check that the set is complete; *dict = its quantization_config. */
 static int check_and_describe(struct publisher *u, char **dict, struct err *e)
 {
@@ -104,6 +130,8 @@ static int check_and_describe(struct publisher *u, char **dict, struct err *e)
          mixed_collect(&mixed, &out, &u->config, facts, e) ||
          quant_dict(facts, &plain, &mixed, dict, e)))
         rc = e->code;
+    if (!rc && facts)
+        count_linears(u, &out);
     mixed_release(&mixed);
     plain_release(&plain);
     free(out.item);
@@ -249,15 +277,17 @@ static int write_configs(const struct publication *p, const struct outdir *o,
     return rc;
 }
 
-static int write_card(const struct outdir *o, const struct collection *c,
-                      const struct shard_plan *plan, const char *base,
+static int write_card(const struct publisher *u, const char *base,
                       const struct modeldir *model, struct err *e)
 {
+    const struct collection *c = &u->c;
+    const struct shard_plan *plan = &u->plan;
     char *recipe = provenance_recipe(&c->about, "\n", e);
     struct card card = { .base = base,
                          .about = &c->about,
                          .recipe = recipe,
                          .facts = c->packed ? &c->facts : NULL,
+                         .linears = u->linears,
                          .tensors = shard_plan_tensors(plan),
                          .bytes = c->bytes };
     char *text;
@@ -278,7 +308,7 @@ static int write_card(const struct outdir *o, const struct collection *c,
     free(recipe);
     if (rc)
         return rc;
-    rc = outdir_text(o, CARD_FILE, text, len, e);
+    rc = outdir_text(u->o, CARD_FILE, text, len, e);
     free(text);
     return rc;
 }
@@ -332,7 +362,7 @@ static int write_all(struct publisher *u, const char *dict, struct err *e)
     rc = base ? describe(u, &model, &metadata, e) : e->code;
     if (!rc && !(rc = shard_writer_finish(u->writer, metadata, e)) &&
         !(rc = write_configs(u->p, u->o, &u->c, dict, e)) &&
-        !(rc = write_card(u->o, &u->c, &u->plan, base, &model, e)) &&
+        !(rc = write_card(u, base, &model, e)) &&
         !(rc = write_index(u->o, &u->plan, e)))
         rc = write_lists(u->o, &u->plan, e);
     free(metadata);

@@ -18,6 +18,7 @@ struct module {
     int64_t samples, tries; /* tokens; number of dampings tried (0: one) */
     int64_t kept;     /* rows whose corrected target was too far, and stayed */
     uint64_t weights; /* their number, 0: not known */
+    int bits;         /* of a code: 4 or 8; 0: not known */
     uint64_t bytes;   /* of its tensors in the checkpoint, 0: not known */
 };
 

@@ -42,6 +42,22 @@ setup() {
     done
 }
 
+@test "linears without a grid stand for others still, and count in no sum" {
+    cost() { sed -n 's/.*default grid \([0-9.e+-]*\) in.*/\1/p' r; }
+    all=() weights=0
+    for a in "--modules *" "--skip *.down_proj --skip *.k_proj" "--modules *.down_proj --modules *.k_proj"; do
+        read -ra words <<<"$a"
+        forge-bits -q --bits 6 --group 16 --fisher llama.f --try 8bit "${words[@]}" llama llama.in >r
+        all+=("$(cost)")
+        weights+="+$(sed -n 's/.*each of \([0-9]*\) weights.*/\1/p' r)"
+    done
+    IFS=+ read -ra n <<<"$weights"
+    [ $((n[2] + n[3])) -eq "${n[1]}" ]
+    awk -v a="${all[0]}" -v b="${all[1]}" -v c="${all[2]}" 'BEGIN { exit !(b > 0 && c > 0 && (a - b - c)^2 < (a / 1000)^2) }'
+    forge-bits -q --bits 8 --group 16 --try 8bit --skip '*.down_proj' llama llama.in >r
+    run -1 grep down_proj= r
+}
+
 @test "rules are those of forge-grid, and say what the model is then" {
     forge-bits -q --bits 6 --group 16 --fisher llama.f --try 8 --try 8bit llama -o r llama.in
     grep -v '^#' r >rules

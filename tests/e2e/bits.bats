@@ -32,7 +32,10 @@ taken() { # DIRECTORY
 }
 
 @test "GGUF: blocks of 4 bits and of 8; families without gradients; mixtures" {
-    forge quantize "$model" q.gguf "${small[@]}" --effort fast --layout gguf --bits 5
+    forge quantize "$model" q.gguf "${small[@]}" --effort fast --layout gguf --bits 5 --work four-eight
+    forge report four-eight --csv q.csv -o q.html
+    awk -F, 'NR > 1 { n += $7; b += $7 * $8; if ($8 != 4.5 && $8 != 8.5) exit 1 } END { exit !(n == 3145728 && b > 4.9 * n && b <= 5 * n) }' q.csv
+    grep -q 'in 4 and 8 bits, ' q.html
     forge verify -q q.gguf
     bytes=$(stat -c %s q.gguf)
     forge quantize "$model" p.gguf "${small[@]}" --effort fast --layout gguf
@@ -60,8 +63,33 @@ taken() { # DIRECTORY
     done
     less "$(figure kl_mean 5.json)" "$(figure kl_mean 4.2.json)"
     less "$(figure kl_mean 9.json)" 0.001
+    forge quantize "$model" six --text "$text" --sequences 4 --seqlen 64 --effort fast --bits 6 --work work >said
+    mapfile -t rules < <(grep -hv '^#' work/bits-*)
+    n=$(check six compressed-tensors 128,sym "${rules[@]}" | grep -o '8bit:[0-9]*' | awk -F: '{ n += $2 } END { print n }')
+    [ "$n" -gt 0 ]
+    [ "$n" -lt 28 ]
+    grep -q "^modules   $((28 - n)) in 4 bits, $n in 8, 0 of them" said
+    bits=$(sed -n 's/^bits *\([0-9.]*\) for each of their weights.*/\1/p' said)
+    less "$(taken six)" "$bits"
+    less "$bits" "$(taken six | awk '{ print $1 + 0.002 }')"
+    grep -q "^| linears | $((28 - n)) in 4 bits, $n in 8; $bits bits for each weight" six/README.md
+    grep -q '^# llama-4m, 4 and 8 bits$' six/README.md
+    forge report work >page.html
+    grep -q "<title>llama-4m in 4 and 8 bits, $(printf %.2f "$bits") a weight</title>" page.html
     check out9 compressed-tensors 128,sym '*=8bit' | grep -q '^128,sym,8bit:28$' ||
         check out9 compressed-tensors 32,sym '*=8bit'
+}
+
+@test "linears that stay as they are: their gradients say still what errors of others cost" {
+    for a in "--skip *.down_proj" "--modules *.gate_proj --modules *.up_proj" "--modules *.q_proj --modules *.k_proj --modules *.v_proj --modules *.o_proj"; do
+        read -ra words <<<"$a"
+        forge quantize "$model" out "${small[@]}" --effort fast --bits 4.3 "${words[@]}" --work work
+        mapfile -t rules < <(grep -hv '^#' work/bits-*)
+        [ "${#rules[@]}" -gt 0 ]
+        [[ " ${rules[*]}" != *down_proj* ]]
+        forge-shard -q --from "$model" --verify out
+        rm -r out work
+    done
 }
 
 @test "refused before any work" {

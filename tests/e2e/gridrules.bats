@@ -22,6 +22,14 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
         served "128,sym:6 32,sym:4 64,sym:18" '*.down_proj=32' '*.layers.[01].self_attn.[qkv]_proj=128,sym'
         served "32,sym,8bit:4 64,sym:18 64,sym,8bit:6" '*.down_proj=8bit,32' '*.layers.[01].self_attn.[qkv]_proj=8bit'
     done
+    forge quantize "$model" dynamic --method rtn --layout gptq -q --grid '*.down_proj=32'
+    grep -q 'transformers 5.23 does not load this layout' dynamic/README.md
+    run -0 --separate-stderr forge quantize "$model" out --dry-run --method rtn --layout gptq --grid '*.down_proj=8bit'
+    [[ $stderr == *"transformers (5.23) does not load GPTQ whose linears differ"* ]]
+    run -0 --separate-stderr forge quantize "$model" out --dry-run --text "$text" --layout gptq --bits 5
+    [ "$(grep -c "GPTQ whose linears differ" <<<"$stderr")" -eq 1 ]
+    run -0 --separate-stderr forge quantize "$model" out --dry-run --method rtn --layout gptq_v2 --asym --grid '*.down_proj=sym'
+    [[ $stderr != *"linears differ"* ]]
     for layout in compressed-tensors gptq_v2 awq; do
         forge quantize "$model" out --method rtn --layout $layout --group 64 -q --grid '*.down_proj=asym' --grid '*.3.mlp.*=sym'
         [ "$(check out $layout 64,sym '*.down_proj=asym' '*.3.mlp.*=sym')" = "64,asym:3 64,sym:25" ]

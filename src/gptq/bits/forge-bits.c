@@ -16,7 +16,7 @@ struct settings {
     double bits;
     int64_t group;
     int asymmetric;
-    struct opt_list tries;
+    struct opt_list tries, modules, skip;
     const char *fisher, *output, *model, *input;
 };
 
@@ -45,6 +45,12 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_LIST, 0, "try", "WORD[,WORD]...",
           "another grid, in the words of forge-grid's rules; may be repeated",
           &s->tries, 0, 0, false },
+        { OPT_LIST, 0, "modules", "GLOB",
+          "only linears whose path matches get a grid; may be repeated [all]",
+          &s->modules, 0, 0, false },
+        { OPT_LIST, 0, "skip", "GLOB",
+          "linears whose path matches get none; may be repeated", &s->skip, 0,
+          0, false },
         { OPT_STR, 'o', "output", "FILE", "write the rules to FILE", &s->output,
           0, 0, true },
         { OPT_STR, 0, "expect-key", "KEY",
@@ -89,6 +95,17 @@ static int plan_grids(const struct settings *s, struct bits_grids *g,
         g->grid[g->n++] = grid_rules_find(&rules, "");
     }
     return 0;
+}
+
+/* Unlike module_chosen()'s default, kv_b_proj is one of all. */
+static struct module_choice choice(const struct settings *s)
+{
+    static const char *const all[] = { "*" };
+    bool some = s->modules.count > 0;
+
+    return (struct module_choice){ some ? s->modules.item : all,
+                                   some ? s->modules.count : 1, s->skip.item,
+                                   s->skip.count };
 }
 
 static int read_all(struct run *r, struct err *e)
@@ -167,6 +184,7 @@ int main(int argc, char **argv)
         model_config_read(&config, s.model, &e) < 0)
         die_err(&e);
     config.kv_b = config.mla.kv_lora; /* there may be its weights */
+    r.layer.choice = choice(&s);
     r.layer.units.config = &config;
     r.layer.units.fisher = s.fisher != NULL;
     progress_start(&r.progress, s.tool.progress, "tensors", 0);

@@ -82,12 +82,16 @@ static int set_inputs(struct bits_layer *r, const struct frame *w,
 int bits_weight_frame(struct bits_layer *r, const struct frame *w,
                       struct err *e)
 {
-    struct bits_module m = { 0 };
+    static const struct bits_grids none = { .n = 0 };
+    struct bits_module m = { .chosen = module_chosen(&r->choice, w->name) };
     struct bits_weight b = {
         .name = w->name, .data = w->data, .dtype = w->dtype, .inputs = NULL
     };
     struct hessian_entry *entry;
 
+    m.known = r->fisher && hessian_file_has(r->fisher, w->name);
+    if (!m.chosen && !m.known)
+        return 0;
     if (w->ndim != 2 || !dtype_is_float(w->dtype) || !w->dims[0] || !w->dims[1])
         return err_set(e, E_DATA, "'%s': a weight is a matrix of floats",
                        w->name);
@@ -98,12 +102,12 @@ int bits_weight_frame(struct bits_layer *r, const struct frame *w,
     b.cols = w->dims[1];
     if (set_inputs(r, w, &m, &b, e) < 0)
         return e->code;
-    m.known = r->fisher && hessian_file_has(r->fisher, w->name);
     if (m.known &&
         (hessian_file_find(r->fisher, w->name, b.rows, &entry, e) < 0 ||
          hessian_file_diagonal(r->fisher, entry, &b.outputs, e) < 0))
         return e->code;
-    return bits_measure(&b, &r->units.grids, &m.errors, e) < 0 ?
+    return bits_measure(&b, m.chosen ? &r->units.grids : &none, &m.errors, e) <
+                   0 ?
                e->code :
                bits_units_add(&r->units, &m, e);
 }

@@ -27,16 +27,21 @@ static size_t find_unit(const struct bits_units *u, const struct linear *l)
 int bits_units_add(struct bits_units *u, const struct bits_module *m,
                    struct err *e)
 {
-    size_t unit = find_unit(u, &m->l);
+    size_t unit;
 
     if (mem_grow(&u->module, (u->modules + 1) * sizeof(*m), "modules", e) < 0 ||
         mem_grow(&u->unit, (u->n + 1) * sizeof(*u->unit), "units", e) < 0 ||
         mem_grow(&u->last, (u->n + 1) * sizeof(*u->last), "units", e) < 0)
         return e->code;
+    u->module[u->modules] = *m;
+    if (!m->chosen) {
+        u->modules++;
+        return 0;
+    }
+    unit = find_unit(u, &m->l);
     if (unit == u->n)
         u->unit[u->n++] = (struct bits_unit){ 0 };
     u->last[unit] = u->modules;
-    u->module[u->modules] = *m;
     u->module[u->modules++].unit = unit;
     u->weights += (double)m->l.rows * (double)m->l.cols;
     return 0;
@@ -131,7 +136,7 @@ static int add_costs(struct bits_units *u, size_t at, struct err *e)
 int bits_units_cost(struct bits_units *u, struct err *e)
 {
     for (size_t i = 0; i < u->modules; i++)
-        if (add_costs(u, i, e) < 0)
+        if (u->module[i].chosen && add_costs(u, i, e) < 0)
             return e->code;
     return 0;
 }
@@ -182,6 +187,8 @@ static int list(const struct bits_units *u, struct rule **to, size_t *n,
         struct rule *r = &(*to)[*n];
         struct tensor_name name;
 
+        if (!m->chosen)
+            continue;
         r->grid = u->unit[m->unit].chosen;
         r->layer = m->l.layer;
         if (!r->grid || (m->l.expert >= 0 && i != u->last[m->unit]))

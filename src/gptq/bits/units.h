@@ -28,7 +28,8 @@ struct bits_module {
     struct bits_errors errors;
     bool known;   /* F */
     double share; /* an expert's part of the tokens; 1 */
-    size_t unit;
+    bool chosen;  /* is to have a grid; else it stands for others alone */
+    size_t unit;  /* if chosen */
 };
 
 struct bits_units {
@@ -39,11 +40,12 @@ struct bits_units {
     size_t modules, n;
     struct bits_unit *unit; /* [n] */
     size_t *last;           /* [n]: index of a module of each unit */
-    double weights;         /* number, of all modules */
+    double weights;         /* number, of all that are chosen */
 };
 
 /* Zero-initialise, and set config, grids and fisher; bits_units_release() it. */
-/* Append a linear that was measured.  E_TEMP. */
+/* Append a linear that was measured; of one that is not chosen, power is enough.
+ * E_TEMP. */
 MUST_CHECK int bits_units_add(struct bits_units *u, const struct bits_module *m,
                               struct err *e);
 /* Bits and costs of each unit.  E_DATA: there are no gradients for a linear. */
