@@ -348,23 +348,6 @@ static bool is_blank(const char *p, size_t n)
     return !n;
 }
 
-/* Behind the last record that is used, from byte `at` of the window on: all of
- * it must be there, whoever writes it. */
-static int watch_rest(struct input *in, size_t at, struct err *e)
-{
-    struct upstream u = { .fd = in->fd, .lines = true };
-    int rc;
-
-    do {
-        rc = upstream_watch(&u, in->data + at, in->len - at, e);
-        input_drop(in, in->len);
-        at = 0;
-        if (!rc)
-            rc = input_fill(in, CHUNK, e);
-    } while (!rc && in->len);
-    return rc ? rc : upstream_watch(&u, "", 0, e);
-}
-
 static int read_lines(struct records *r, struct input *in, struct err *e)
 {
     size_t len, next, drop = 0;
@@ -392,7 +375,7 @@ static int read_lines(struct records *r, struct input *in, struct err *e)
         if (rc < 0 && !r->c.failed)
             err_prefix(e, "line %llu", (unsigned long long)number);
         if (rc)
-            return rc < 0 ? rc : watch_rest(in, drop, e);
+            return rc < 0 ? rc : 0;
     }
 }
 

@@ -16,9 +16,8 @@
  * mode, CR LF and CR to LF.
  * JSON lines with "text": each record is encoded by itself, and their ids are
  * joined to one stream.  JSON lines with "input_ids", and .npy: each record or
- * row is a sequence, cut to seqlen.  Reads no more of the input than needed, but
- * JSON lines to their end: a line that says that their writer failed
- * (upstream.h) is an error with its code, wherever it stands.
+ * row is a sequence, cut to seqlen.  Reads no more of the input than needed; a line
+ * of it that says that its writer failed (upstream.h) is an error with its code.
  * E_DATA: not of p->format, less than one sequence, or an id not below
  * vocab_size; E_CONFIG: the tokenizer cannot be used, or gives such an id;
  * E_USAGE: params that do not fit the input; E_IO; E_TEMP. */

@@ -47,7 +47,7 @@ static void begin(struct upstream *u, const char *text, size_t n)
         i++;
     u->begun = i < n;
     if (u->begun)
-        u->lines |= text[i] == '{';
+        u->lines = text[i] == '{';
 }
 
 int upstream_watch(struct upstream *u, const char *text, size_t n,

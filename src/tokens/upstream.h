@@ -18,8 +18,7 @@ enum { UPSTREAM_MAX = 4096 }; /* bytes of such a line */
  * zero-initialised. */
 struct upstream {
     int fd;     /* where the text is read */
-    bool lines; /* it is known to be JSON lines; else it is if the first
-                  * character is '{' */
+    bool lines; /* its first character is '{': it is JSON lines */
     bool begun; /* a character other than a blank was there */
     size_t len; /* of the line so far; above UPSTREAM_MAX: too long */
     char line[UPSTREAM_MAX];

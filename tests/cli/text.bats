@@ -178,8 +178,8 @@ broken() {
 
 @test "forge-text fails: no program behind it in the pipe takes what it wrote for the text" {
     broken
-    for words in "forge-tokens -n 2 -t 64 $EXAMPLE -o t.fts" "forge-tokens -n 1000 -t 64 $EXAMPLE -o t.fts" \
-        "forge tokens $EXAMPLE --ids" "forge eval $EXAMPLE $EXAMPLE --text - --sequences 2 --seqlen 64" \
+    for words in "forge-tokens -n 1000 -t 64 $EXAMPLE -o t.fts" "forge tokens $EXAMPLE --ids" \
+        "forge eval $EXAMPLE $EXAMPLE --text - --sequences 1000 --seqlen 64" \
         "forge quantize $EXAMPLE out --text - -q --sequences 2 --seqlen 64 --work work"; do
         run bash -c "forge text $EXAMPLE broken.jsonl | $words; echo \"\${PIPESTATUS[*]}\""
         [ "${#lines[@]}" -eq 2 ]
@@ -191,13 +191,15 @@ broken() {
     # kept in a file; the line is looked for in JSON lines only
     forge text "$EXAMPLE" broken.jsonl >kept 2>/dev/null || [ $? -eq 65 ]
     tail -n 1 kept | jq -e '.exit == 65'
-    run -65 --separate-stderr forge-tokens -n 2 -t 64 "$EXAMPLE" kept -o t.fts
-    [[ $stderr == "forge-tokens: 'kept': forge-text: 'broken.jsonl': line 21: "* ]]
-    run -65 forge quantize "$EXAMPLE" out --text kept -q --sequences 2 --seqlen 64
+    run -65 --separate-stderr forge-tokens -n 1000 -t 64 "$EXAMPLE" kept -o t.fts
+    [[ $stderr == "forge-tokens: 'kept': line 21: forge-text: 'broken.jsonl': line 21: "* ]]
+    run -65 forge quantize "$EXAMPLE" out --text kept -q --sequences 1000 --seqlen 64
+    # what is in front of it may be enough
+    forge-tokens -q -n 2 -t 64 "$EXAMPLE" kept -o enough.fts
     { seq 2000; tail -n 1 kept; } >plain
     forge-tokens -q -n 2 -t 64 "$EXAMPLE" plain -o plain.fts
     { echo '{"text": "'"$(seq -s ' ' 500)"'"}'; echo '{"error": "x", "exit": 0}'; } >odd
-    run -65 forge-tokens -n 2 -t 64 "$EXAMPLE" odd
+    run -65 forge-tokens -n 1000 -t 64 "$EXAMPLE" odd
 }
 
 @test "forge-text is stopped by a signal: its reader ends, too" {
@@ -205,7 +207,7 @@ broken() {
         timeout 1 forge-text "$EXAMPLE" || [ $? -eq 124 ]
     } >kept
     [ "$(tail -n 1 kept)" = '{"error": "forge-text: Terminated", "exit": 75}' ]
-    run -75 forge-tokens -n 1 -t 8 "$EXAMPLE" kept -o t.fts
+    run -75 forge-tokens -n 1000 -t 8 "$EXAMPLE" kept -o t.fts
     [ ! -e t.fts ]
 }
 
