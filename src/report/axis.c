@@ -32,6 +32,36 @@ struct axis axis_log(double low, double high)
     return a;
 }
 
+/* ..., 0.5, 1, 2, 5, 10, ...; 1 is number 0. */
+static double third(int i)
+{
+    static const double digit[] = { 1, 2, 5 };
+    int power = (int)floor(i / 3.0);
+
+    return digit[i - 3 * power] * pow(10, power);
+}
+
+/* The number of the last one up to v. */
+static int third_below(double v)
+{
+    int i = 3 * (int)floor(log10(v) + 1e-9);
+
+    while (third(i + 1) <= v * (1 + 1e-9))
+        i++;
+    return i;
+}
+
+struct axis axis_log_fine(double low, double high)
+{
+    int first = third_below(low), last = third_below(high);
+
+    last += third(last) < high * (1 - 1e-9) || last == first;
+    return last - first > 8 ? axis_log(low, high) :
+                              (struct axis){ .low = log10(third(first)),
+                                             .high = log10(third(last)),
+                                             .log = true };
+}
+
 double axis_at(const struct axis *a, double v)
 {
     v = a->log ? log10(v) : v;
@@ -40,6 +70,10 @@ double axis_at(const struct axis *a, double v)
 
 bool axis_tick(const struct axis *a, size_t i, double *v)
 {
+    if (!(a->step > 0)) {
+        *v = third(third_below(pow(10, a->low)) + (int)i);
+        return log10(*v) < a->high + 1e-9;
+    }
     *v = a->low + (double)i * a->step;
     if (*v > a->high + a->step / 2)
         return false;

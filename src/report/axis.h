@@ -4,7 +4,8 @@
 
 #include "common/base.h"
 
-/* Ticks at low, low + step, ..., high.  log: these are decimal logarithms. */
+/* Ticks at low, low + step, ..., high.  log: these are decimal logarithms; step 0: at
+ * 1, 2 and 5 times powers of ten. */
 struct axis {
     double low, high, step;
     bool log;
@@ -14,6 +15,8 @@ struct axis {
 struct axis axis_round(double low, double high);
 /* Ticks at whole powers of ten that cover low..high, both > 0. */
 struct axis axis_log(double low, double high);
+/* The same, but where these are too few, at 1, 2 and 5 times powers of ten. */
+struct axis axis_log_fine(double low, double high);
 /* The place of v along the axis, in percent from its low end; on a logarithmic
  * axis v > 0. */
 double axis_at(const struct axis *a, double v);

@@ -177,7 +177,7 @@ static struct field field_of(const struct lines *p)
     f.x = p->whole ? (struct axis){ x[0] - 0.5, x[1] + 0.5, 1, false } :
           p->x_log ? axis_log(x[0], x[1]) :
                      axis_round(x[0], x[1]);
-    f.y = p->y_log ? axis_log(y[0], y[1]) :
+    f.y = p->y_log ? axis_log_fine(y[0], y[1]) :
           p->top   ? axis_round(y[0] < 0.99 ? y[0] : 0.99, 1) :
                      axis_round(0, y[1]);
     return f;

@@ -316,7 +316,7 @@ static void along(struct html *h, const struct shown *s)
     struct along a = { .count = 0 };
     struct lines lines = { .series = a.ppl,
                            .x_name = "position in the sequence, from",
-                           .y_name = "perplexity",
+                           .y_name = "perplexity, logarithmic",
                            .x_text = text_whole,
                            .y_text = text_plain,
                            .y_log = true,

@@ -294,7 +294,8 @@ def check_along(page, section, figures):
     bins = {name: x["by_position"] for name, x in figures.items()}
     ours, classes = bins["this run"], ("ours", "rtn", "gptq")
     found = page.all("figure", inside=section)[1:3]
-    for figure, name, key in zip(found, ("perplexity", "KL divergence (nats)"), ("ppl", "kl_mean")):
+    for figure, name, key in zip(found, ("perplexity, logarithmic", "KL divergence (nats)"), ("ppl", "kl_mean")):
+        assert len(page.all("u", inside=figure)) >= 3
         assert text(page.all("p", "yname", figure)[0]) == name
         assert [text(x) for x in page.all("span", inside=page.all("div", "xaxis", figure)[0])] == [str(x["from"]) for x in ours]
         at, value = ticks(page, figure, "yaxis", "bottom")
@@ -437,8 +438,9 @@ def check_layout(path):
     for svg in p.all("svg"):  # it stretches: marks only
         assert svg.getAttribute("preserveAspectRatio") == "none" and not p.all("text", inside=svg)
     for figure in p.all("figure"):
+        assert text(p.all("p", "xname", figure)[0])
         if not has(figure, "heat") or p.all("svg", inside=figure):
-            assert text(p.all("p", "yname", figure)[0]) and text(p.all("p", "xname", figure)[0])
+            assert text(p.all("p", "yname", figure)[0])
             assert 1 < len(p.all("span", inside=p.all("div", "xaxis", figure)[0])) <= 12
             assert len(p.all("span", inside=p.all("div", "yaxis", figure)[0])) > 1
         if has(figure, "heat"):
