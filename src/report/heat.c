@@ -91,20 +91,13 @@ static void put_class(struct html *h, char class, int level)
 
 /* ---- tables ---- */
 
-/* The value; in many columns only where the window is wide. */
 static void digits(struct html *h, const struct heat *p, double v)
 {
-    bool dense = p->cols > HEAT_DIGITS;
-
-    if (dense)
-        html_put(h, "<span class=\"x\">");
     html_put(h,
              v == 0 || v >= 9.95 ? "%.0f" :
              p->around_one       ? "%.1f" :
                                    "%.2f",
              v);
-    if (dense)
-        html_put(h, "</span>");
 }
 
 static void cell(struct html *h, const struct heat *p, const struct scale *s,
@@ -154,9 +147,10 @@ static void block(struct html *h, const struct heat *p, const struct scale *s,
     char label[LABEL_MAX];
 
     html_put(h,
-             "<table class=\"map\" style=\"flex:%d 1 %zupx;max-width:%zupx\">"
-             "\n",
-             end - begin == p->rows, 44 + 34 * p->cols, 60 + 84 * p->cols);
+             "<table class=\"map\" style=\"flex:%d 1 %zupx;min-width:%zupx;"
+             "max-width:%zupx\">\n",
+             end - begin == p->rows, 44 + 34 * p->cols,
+             p->cols > HEAT_DIGITS ? 44 + 28 * p->cols : 0, 60 + 84 * p->cols);
     head(h, p);
     for (size_t i = begin; i < end; i++) {
         p->row_label(p->arg, i, label);

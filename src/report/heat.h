@@ -8,8 +8,8 @@
 enum {
     HEAT_SHADES = 12, /* of a colour: classes h0..h11, on the other side of the
                          mean k1..k11 */
-    HEAT_DIGITS = 16  /* tables of more columns show digits in wide
-                         windows only */
+    HEAT_DIGITS = 16  /* tables of more columns scroll in narrow windows, so
+                         that their digits stay readable */
 };
 
 /* `arg` is passed to the callbacks. */

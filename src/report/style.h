@@ -115,7 +115,7 @@ static const char page_style[] =
     ".curve{fill:none;stroke-width:2;stroke-linejoin:round;"
     "vector-effect:non-scaling-stroke}"
     ".band{stroke:none;opacity:.18}"
-    ".maps{display:flex;flex-wrap:wrap;gap:4px 24px}"
+    ".maps{display:flex;flex-wrap:wrap;gap:4px 24px;overflow-x:auto}"
     "table.map{flex:1 1 auto;width:100%;min-width:0;table-layout:fixed;"
     "border-collapse:separate;border-spacing:1px;margin:0 0 10px}"
     ".map th,.map td{border:0;padding:0;text-align:center;"
@@ -187,6 +187,7 @@ static const char page_style[] =
     "table.figures th{padding-left:8px;padding-right:0}table.ranks "
     "td.w{width:45%}}"
     "@media print{body{font-size:11px}main{max-width:none;padding:0}"
+    ".maps{overflow:visible}table.map{min-width:0!important}"
     "figure,table.facts{break-inside:avoid}.rows{max-height:none;"
     "overflow:visible;border:0;padding:0}}";
 
