@@ -64,6 +64,8 @@ static size_t shared(const struct family *f, const struct parts *p)
            (f->indexer == p->indexer) + (!!f->delta == p->linear);
 }
 
+enum { PART = 64 }; /* a part counts as much as 21 letters of a name */
+
 /* NULL: none. */
 static const char *nearest(const char *model_type, const struct parts *p)
 {
@@ -74,7 +76,7 @@ static const char *nearest(const char *model_type, const struct parts *p)
     for (size_t i = 0; p->rms && (f = family_at(i)); i++) {
         size_t n = alike(f->model_type, model_type);
 
-        n = n ? n + 64 * shared(f, p) : 0;
+        n = n ? n + PART * shared(f, p) : 0;
         if (n > best) {
             best = n;
             name = f->model_type;

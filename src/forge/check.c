@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "arch/lacks.h"
+#include "common/io/npy.h"
 #include "forge/arguments.h"
 #include "forge/command.h"
 #include "forge/env.h"
@@ -41,11 +42,10 @@ bool text_piped(const struct request *r)
 /* Text is for the model's tokenizer.json; ids (.npy) are not. */
 static int check_tokenizer(const struct request *r, struct err *e)
 {
-    static const char npy[] = "\x93NUMPY";
-    char begin[sizeof(npy) - 1] = "", path[PATH_MAX];
+    char begin[sizeof(NPY_MAGIC) - 1], path[PATH_MAX];
     FILE *f = fopen(r->text, "rb");
     bool ids = f && fread(begin, 1, sizeof(begin), f) == sizeof(begin) &&
-               !memcmp(begin, npy, sizeof(begin));
+               !memcmp(begin, NPY_MAGIC, sizeof(begin));
 
     if (f)
         fclose(f);

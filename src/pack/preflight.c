@@ -44,15 +44,17 @@ static int collect(struct shapes *s, const struct model_config *c,
  * "dynamic". */
 static bool are_dynamic(const struct preflight *p, const struct shapes *s)
 {
+    struct module_grid first, g;
     bool differ = p->chooses;
 
-    for (size_t i = 1; i < s->n && !differ; i++) {
-        struct module_grid a = grid_rules_find(&p->grids, s->shape[0].module);
-        struct module_grid b = grid_rules_find(&p->grids, s->shape[i].module);
-
-        differ = a.bits != b.bits || a.group != b.group;
+    if (p->layout != LAYOUT_GPTQ && p->layout != LAYOUT_GPTQ_V2)
+        return false;
+    for (size_t i = 0; i < s->n && !differ; i++) {
+        g = grid_rules_find(&p->grids, s->shape[i].module);
+        first = i ? first : g;
+        differ = g.bits != first.bits || g.group != first.group;
     }
-    return differ && (p->layout == LAYOUT_GPTQ || p->layout == LAYOUT_GPTQ_V2);
+    return differ;
 }
 
 /* Print each kind of advice once, with an example and the number of linears. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/io/json.h"
+#include "common/io/npy.h"
 #include "tokens/npy.h"
 #include "tokens/sequences.h"
 #include "tokens/upstream.h"
@@ -471,7 +472,8 @@ int sequences_read(struct sequences *s, const struct sequences_params *p,
     if (!rc && format == FORMAT_AUTO)
         rc = refuse_packed(in, e);
     if (!rc && format == FORMAT_AUTO) {
-        if (in->len >= 6 && !memcmp(in->data, "\x93NUMPY", 6))
+        if (in->len >= sizeof(NPY_MAGIC) - 1 &&
+            !memcmp(in->data, NPY_MAGIC, sizeof(NPY_MAGIC) - 1))
             format = FORMAT_NPY;
         else
             rc = looks_like_jsonl(in, &jsonl, e);

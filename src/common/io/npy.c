@@ -9,7 +9,7 @@ enum { TEXT_MAX = 65536 };
 int npy_begin(const unsigned char first[NPY_BEGIN], size_t *text, size_t *len,
               struct err *e)
 {
-    if (memcmp(first, "\x93NUMPY", 6) != 0)
+    if (memcmp(first, NPY_MAGIC, sizeof(NPY_MAGIC) - 1) != 0)
         return err_set(e, E_DATA, "not a .npy file");
     if (first[6] < 1 || first[6] > 3)
         return err_set(e, E_DATA, "npy: version %d is not known", first[6]);

@@ -7,6 +7,8 @@
 
 #include "common/base.h"
 
+/* How a file begins. */
+#define NPY_MAGIC "\x93NUMPY"
 enum { NPY_BEGIN = 12, NPY_DIMS = 8 };
 
 struct npy_header {
