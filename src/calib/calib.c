@@ -281,6 +281,16 @@ static int fill(struct run *r, struct store *reference, struct err *e)
                        "the input has other sequences of the original model");
 }
 
+int calib_finish(struct calib *c, struct err *e)
+{
+    struct stream_writer *w = c->out;
+
+    c->out = NULL;
+    if (stream_finish(w, e) < 0)
+        return e->code;
+    return c->feedback ? feedback_finish(c->feedback, e) : 0;
+}
+
 int calib_run(struct calib *c, struct err *e)
 {
     struct store s = { 0 }, reference = { 0 };
@@ -310,6 +320,9 @@ int calib_run(struct calib *c, struct err *e)
     run_start(&r);
     if (rc >= 0)
         rc = run_layers(&r, e);
+    /* before a store's gigabytes are given back: other tools wait for the end */
+    if (rc >= 0)
+        rc = calib_finish(c, e);
     if (rc < 0)
         return rc; /* a thread may still use the store */
     run_release(&r);

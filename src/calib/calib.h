@@ -30,9 +30,13 @@ MUST_CHECK int calib_codes(struct calib *c, const char *const *file, int n,
  * companions that tell how far an activation has drifted, or which output a
  * linear should have (emit.h).
  *
+ * Ends c->out (calib_finish()) before memory is given back.
+ *
  * E_DATA: the input, codes or states are wrong; other errors of reading the
  * model, writing and feedback.  After an error the stores are not freed: a
  * thread may still write from them, and the process is expected to end. */
 MUST_CHECK int calib_run(struct calib *c, struct err *e);
+/* End c->out, and wait for the end of what comes back.  E_IO; as feedback_finish(). */
+MUST_CHECK int calib_finish(struct calib *c, struct err *e);
 
 #endif

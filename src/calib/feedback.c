@@ -215,22 +215,8 @@ int feedback_wait(struct feedback *b, uint64_t number, struct quantized *c,
     return rc;
 }
 
-/* Close standard output: the next tools end with it, and only then the feedback
- * does. */
-static int end_output(struct err *e)
-{
-    int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
-
-    if (null < 0 || dup2(null, 1) < 0)
-        return err_set(e, E_TEMP, "cannot open '/dev/null':");
-    close(null);
-    return 0;
-}
-
 int feedback_finish(struct feedback *b, struct err *e)
 {
-    if (end_output(e) < 0)
-        return e->code;
     pthread_join(b->thread, NULL);
     b->running = false;
     if (b->rc < 0)

@@ -23,9 +23,9 @@ MUST_CHECK int feedback_open(struct feedback **f, const char *path,
  * codes. */
 MUST_CHECK int feedback_wait(struct feedback *f, uint64_t number,
                              struct quantized *c, struct err *e);
-/* Close standard output, whose stream is finished, and wait for the regular end of
- * what comes back (its END frame).  Call after the last mark has been waited for.
- * E_DATA, E_TEMP. */
+/* Wait for the regular end of what comes back (its END frame).  Call after the last
+ * mark has been waited for and standard output's stream is finished.  E_DATA,
+ * E_TEMP. */
 MUST_CHECK int feedback_finish(struct feedback *f, struct err *e);
 /* For a tool that ends with an error: close standard output, so that the tools
  * downstream end, and wait at most 10 s until the pipe's writer has ended.  A

@@ -123,7 +123,10 @@ static int run(struct calib_options *s, struct calib *c,
     struct stream_expect expect = { .key = s->tool.expect_key };
 
     if (s->gaussian)
-        return synthetic_write(&s->synthetic, s->model, c->out, c->progress, e);
+        return synthetic_write(&s->synthetic, s->model, c->out, c->progress,
+                               e) < 0 ?
+                   e->code :
+                   calib_finish(c, e);
     if (ledger_open(&c->ledger, s->loans, e) < 0 ||
         calib_codes(c, s->codes.item, s->codes.count, e) < 0 ||
         open_model(s, c, e) < 0 ||
@@ -131,25 +134,13 @@ static int run(struct calib_options *s, struct calib *c,
          calib_stop_parse(&s->stop, s->until, model_config(c->m), e) < 0))
         return e->code;
     if (s->share.shares)
-        return share_run(c, &s->share, e);
+        return share_run(c, &s->share, e) < 0 ? e->code : calib_finish(c, e);
     if (stream_open(in, s->input, &expect, e) < 0 ||
         batch_reader_open(&c->batches, *in, c->m, s->layer, &s->part, c->out,
                           e) < 0)
         return e->code;
     c->head = stream_head(*in);
     return calib_run(c, e);
-}
-
-static int finish(struct calib *c, struct err *e)
-{
-    struct stream_writer *w = c->out;
-
-    c->out = NULL;
-    if (stream_finish(w, e) < 0)
-        return e->code;
-    if (!c->feedback)
-        return 0;
-    return feedback_finish(c->feedback, e);
 }
 
 /* End the process after an error: the tools of the ring must get it first
@@ -201,7 +192,7 @@ int main(int argc, char **argv)
             &c.out,
             &(struct stream_output){ .path = s.tool.output, .key = s.tool.key },
             &e) < 0 ||
-        run(&s, &c, &in, &e) < 0 || finish(&c, &e) < 0)
+        run(&s, &c, &in, &e) < 0)
         leave(&s, &c, &e);
     progress_finish(&progress, NULL);
     feedback_close(c.feedback);

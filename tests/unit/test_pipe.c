@@ -113,24 +113,30 @@ static void take_away(enum lack what)
             prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
 }
 
+/* The reader has the end of the stream while the writer still runs: that waits for
+ * the reader. */
 static void compare(const uint8_t *want, size_t size, enum lack what, bool lent)
 {
     uint8_t *got = malloc(size + 1);
-    int ends[2], status;
+    int ends[2], seen[2], status;
     pid_t child;
 
-    CHECK(got && pipe(ends) == 0);
+    CHECK(got && pipe(ends) == 0 && pipe(seen) == 0);
     child = fork();
     if (!child) {
+        alarm(60);
+        close(seen[1]);
         take_away(what);
         dup2(ends[1], 1);
         close(ends[0]);
         close(ends[1]);
         write_frames(NULL, lent);
-        _exit(0);
+        _exit(read(seen[0], &status, 1) != 0);
     }
     close(ends[1]);
+    close(seen[0]);
     CHECK(read_late(ends[0], got, size + 1) == size);
+    close(seen[1]);
     CHECK(!memcmp(got, want, size));
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     close(ends[0]);

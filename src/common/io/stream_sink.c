@@ -246,6 +246,18 @@ static int cut_output(const struct sink *s, struct err *e)
     return 0;
 }
 
+/* A pipe's reader has its end now, not when this process has freed its memory and
+ * ended: in a chain of tools each would wait for that. */
+static int end_pipe(const struct sink *s, struct err *e)
+{
+    int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    int rc = null < 0 ? null : dup2(null, s->fd);
+
+    if (null >= 0)
+        close(null);
+    return rc < 0 ? err_set(e, E_TEMP, "cannot open '/dev/null':") : 0;
+}
+
 /* Network file systems and full disks may report errors only at close(2). */
 static int close_output(struct sink *s, struct err *e)
 {
@@ -255,6 +267,8 @@ static int close_output(struct sink *s, struct err *e)
     s->pub = NULL;
     if (pub)
         return publish_commit(pub, e);
+    if (s->pipe)
+        return end_pipe(s, e);
     /* 1 itself stays open, so that no other file gets its number */
     copy = dup(s->fd);
     if (copy >= 0 && close(copy))
