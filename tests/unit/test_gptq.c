@@ -8,6 +8,7 @@
 #include "common/math/quant.h"
 #include "gptq/grid/grid_cost.h"
 #include "gptq/solve/factor.h"
+#include "gptq/solve/solve.h"
 #include "gptq/solve/solve_kernel.h"
 #include "test.h"
 
@@ -269,6 +270,33 @@ static void factor_multiplies_back(void)
     }
 }
 
+/* Every tile once, those in the sample first; of whole matrices and of parts. */
+static void samples_come_first(void)
+{
+    enum { TILES = 100 };
+    static const uint64_t whole[] = { 1, 16, 17, 33, 86, TILES };
+
+    for (size_t i = 0; i < ARRAY_LEN(whole); i++)
+        for (uint64_t first = 0; first < whole[i]; first += 7) {
+            struct solve_params p = { .rows =
+                                          (whole[i] - first) * SOLVE_ROWS - 5,
+                                      .first = first * SOLVE_ROWS,
+                                      .of = whole[i] * SOLVE_ROWS - 5 };
+            uint64_t n = solve_compared_tiles(&p);
+            bool seen[TILES] = { false };
+
+            if (!first)
+                p.of = 0;
+            for (uint64_t t = 0; t < whole[i] - first; t++) {
+                uint64_t tile = solve_tile_order(&p, t);
+
+                CHECK(tile < whole[i] - first && !seen[tile]);
+                CHECK(solve_compared(&p, tile * SOLVE_ROWS) == (t < n));
+                seen[tile] = true;
+            }
+        }
+}
+
 int main(void)
 {
     each_level(costs_are_equal_bit_for_bit);
@@ -279,5 +307,6 @@ int main(void)
     each_level(lanes_transpose);
     each_level(factor_multiplies_back);
     lanes_see_what_is_not_finite();
+    samples_come_first();
     return 0;
 }

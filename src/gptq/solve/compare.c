@@ -14,11 +14,41 @@ uint64_t solve_compare_step(uint64_t rows)
     return ((rows + ROWS - 1) / ROWS + MOST - 1) / MOST;
 }
 
+static uint64_t step_of(const struct solve_params *p)
+{
+    return solve_compare_step(p->of ? p->of : p->rows);
+}
+
 bool solve_compared(const struct solve_params *p, uint64_t row)
 {
-    uint64_t step = solve_compare_step(p->of ? p->of : p->rows);
+    return (p->first + row) / ROWS % step_of(p) == 0;
+}
 
-    return (p->first + row) / ROWS % step == 0;
+/* The number of W's first tile in the sample. */
+static uint64_t first_compared(const struct solve_params *p)
+{
+    uint64_t step = step_of(p);
+
+    return (step - p->first / ROWS % step) % step;
+}
+
+uint64_t solve_compared_tiles(const struct solve_params *p)
+{
+    uint64_t tiles = (p->rows + ROWS - 1) / ROWS, step = step_of(p);
+    uint64_t first = first_compared(p);
+
+    return tiles > first ? (tiles - first + step - 1) / step : 0;
+}
+
+uint64_t solve_tile_order(const struct solve_params *p, uint64_t i)
+{
+    uint64_t n = solve_compared_tiles(p), first = first_compared(p);
+    uint64_t step = step_of(p);
+
+    if (i < n)
+        return first + i * step;
+    i -= n; /* of the others, of which step - 1 lie between two of the sample */
+    return i < first ? i : i + 1 + (i - first) / (step - 1);
 }
 
 static double tile_sum(const double *loss, uint64_t row, uint64_t rows)

@@ -28,6 +28,7 @@ struct cpu_job {
     double *loss, *nearest;       /* [rows] */
     const uint32_t *where;        /* [cols]: input -> column of the factor */
     struct threads_shares panels; /* of all rows: a part is a tile */
+    atomic_size_t compared;       /* those that are compared, taken so far */
     struct threads_error error;   /* of the smallest row */
 };
 

@@ -45,6 +45,11 @@ C_BEGIN
 uint64_t solve_compare_step(uint64_t rows);
 /* Whether W's row is in the sample. */
 bool solve_compared(const struct solve_params *p, uint64_t row);
+/* How many of W's tiles are in the sample. */
+uint64_t solve_compared_tiles(const struct solve_params *p);
+/* The number of the tile to solve i-th: those in the sample first, since they take
+ * longest, and the last ones of a loop should be short. */
+uint64_t solve_tile_order(const struct solve_params *p, uint64_t i);
 /* Sum of loss[rows], tile by tile. */
 double solve_loss_sum(const double *loss, uint64_t rows);
 /* Estimate of the sum of other[rows], a compared method's losses, of which only

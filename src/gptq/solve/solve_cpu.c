@@ -231,57 +231,44 @@ static void measure_tile(struct cpu_tile *t, double *to)
     }
 }
 
-/* A view of panel q as a tile of one panel. */
-static struct cpu_tile panel_of(const struct cpu_tile *t, uint64_t q)
+/* Round the tile to nearest, and measure it. */
+static int run_nearest(struct cpu_tile *t, struct err *e)
 {
-    struct cpu_tile one = *t;
-
-    one.first += q * ROWS;
-    one.rows = t->rows - q * ROWS < ROWS ? t->rows - q * ROWS : ROWS;
-    one.panels = 1;
-    one.d = cpu_tile_at(t, q, 0);
-    one.scale += q * t->groups * ROWS;
-    one.zero += q * t->groups * ROWS;
-    one.codes += q * t->padded * ROWS;
-    return one;
+    cpu_tile_load_grids(t);
+    clear_losses(t);
+    if (cpu_tile_load_weights(t, e) < 0)
+        return e->code;
+    round_tile(t);
+    measure_tile(t, t->j->nearest);
+    return 0;
 }
 
-/* Round to nearest those panels of the tile that are in the sample
- * (solve_compare_step()); true when there are any. */
-static bool compare_panels(const struct cpu_tile *t)
+/* The panels in the sample (solve_compare_step()), one by one, before all others
+ * are solved: so none of them is the last one. */
+static int run_compared(struct cpu_tile *t, struct cpu_job *j, struct err *e)
 {
-    bool any = false;
+    uint64_t n = j->p->compare ? solve_compared_tiles(j->p) : 0;
 
-    for (uint64_t q = 0; q < t->panels; q++) {
-        struct cpu_tile one = panel_of(t, q);
-
-        if (!solve_compared(t->j->p, t->first + q * ROWS))
-            continue;
-        round_tile(&one);
-        measure_tile(&one, t->j->nearest);
-        any = true;
+    for (size_t i; (i = atomic_fetch_add(&j->compared, 1)) < n;) {
+        cpu_tile_take(t, solve_tile_order(j->p, i), 1);
+        if (run_nearest(t, e) < 0)
+            return e->code;
     }
-    return any;
+    return 0;
 }
 
 /* ---- tiles over threads ---- */
 
 static int run_tile(struct cpu_tile *t, struct err *e)
 {
-    const struct solve_params *p = t->j->p;
-    int rc;
-
-    cpu_tile_load_grids(t);
-    clear_losses(t);
-    if ((rc = cpu_tile_load_weights(t, e)) < 0)
-        return rc;
-    if (p->nearest) {
-        round_tile(t);
-        measure_tile(t, t->j->nearest);
+    if (t->j->p->nearest) {
+        if (run_nearest(t, e) < 0)
+            return e->code;
     } else {
-        if (p->compare && compare_panels(t) &&
-            (rc = cpu_tile_load_weights(t, e)) < 0)
-            return rc;
+        cpu_tile_load_grids(t);
+        clear_losses(t);
+        if (cpu_tile_load_weights(t, e) < 0)
+            return e->code;
         solve_tile(t);
     }
     cpu_tile_store_codes(t);
@@ -302,6 +289,8 @@ static void run_tiles(void *ctx, size_t begin, size_t end)
     if (!n)
         return;
     rc = cpu_tile_open(&t, j, &e);
+    if (!rc && !j->p->nearest)
+        rc = run_compared(&t, j, &e);
     for (; !rc && n; n = threads_take(&j->panels, &first)) {
         cpu_tile_take(&t, first, n);
         rc = run_tile(&t, &e);

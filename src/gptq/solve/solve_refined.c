@@ -70,8 +70,7 @@ struct job {
     struct threads_error error;     /* by row */
 };
 
-/* A thread's working memory, used for one batch of neighbouring tiles of rows after
- * the other. */
+/* A thread's working memory, used for one batch of tiles of rows after the other. */
 struct bench {
     int n; /* tiles */
     struct tile tile[REFINED_STARTS][TILE_BATCH];
@@ -173,6 +172,12 @@ static void measure_others(struct job *j, struct tile *s, uint64_t row,
     tile_restart(s);
 }
 
+/* The first row of the tile that is solved i-th. */
+static uint64_t row_of(const struct job *j, uint64_t i)
+{
+    return solve_tile_order(&j->p->solve, i) * ROWS;
+}
+
 /* Rows of a tile. */
 static uint64_t rows_from(const struct job *j, uint64_t row)
 {
@@ -181,14 +186,16 @@ static uint64_t rows_from(const struct job *j, uint64_t row)
     return left < ROWS ? left : ROWS;
 }
 
-/* Move the targets of n tiles, rows from `row` on (target.h). */
-static void move_targets(struct job *j, struct tile *s, int n, uint64_t row)
+/* Move the targets of n tiles, from the `first` in order on (target.h). */
+static void move_targets(struct job *j, struct tile *s, int n, uint64_t first)
 {
     const struct refined_params *p = j->p;
     struct target_way way[TILE_BATCH];
     uint64_t cols = p->solve.cols;
 
-    for (int k = 0; k < n; k++, row += ROWS)
+    for (int k = 0; k < n; k++) {
+        uint64_t row = row_of(j, first + (uint64_t)k);
+
         way[k] = (struct target_way){
             .alpha = p->alpha,
             .beta = p->beta,
@@ -196,6 +203,7 @@ static void move_targets(struct job *j, struct tile *s, int n, uint64_t row)
             .output = p->output ? p->output + row * cols : NULL,
             .rows = rows_from(j, row),
         };
+    }
     j->kept += target_move(&j->b->target, s, n, way);
 }
 
@@ -238,29 +246,31 @@ static void keep_row(struct job *j, const struct tile *s, uint64_t row,
         j->meta[(row + r) * groups + g] = s->meta[g * ROWS + r];
 }
 
-/* n loaded tiles from a row on. */
-static void solve_batch(struct job *j, struct bench *t, uint64_t row, int n)
+/* n loaded tiles, from the `first` in order on. */
+static void solve_batch(struct job *j, struct bench *t, uint64_t first, int n)
 {
     double loss[REFINED_STARTS][TILE_BATCH][ROWS];
 
     if (j->b->target.plan)
-        move_targets(j, t->tile[0], n, row);
+        move_targets(j, t->tile[0], n, first);
     for (int k = 0; k < n; k++) {
         struct tile *s = &t->tile[0][k];
-        uint64_t first = row + (uint64_t)k * ROWS;
+        uint64_t row = row_of(j, first + (uint64_t)k);
 
         if (j->p->target)
-            give_targets(j, s, first);
+            give_targets(j, s, row);
         for (int i = 1; i < j->b->starts; i++)
             copy_targets(&t->tile[i][k], s, t->where);
-        if (solve_compared(&j->p->solve, first))
-            measure_others(j, s, first, rows_from(j, first));
+        if (solve_compared(&j->p->solve, row))
+            measure_others(j, s, row, rows_from(j, row));
     }
     for (int i = 0; i < j->b->starts; i++) {
         solve_groups(t->tile[i], n, &j->p->block, loss[i]);
         refine(t->tile[i], n, j->p->sweeps, j->p->solve.scale_dtype, loss[i]);
     }
-    for (int k = 0; k < n; k++, row += ROWS)
+    for (int k = 0; k < n; k++) {
+        uint64_t row = row_of(j, first + (uint64_t)k);
+
         for (uint64_t r = 0; r < rows_from(j, row); r++) {
             int best = 0;
 
@@ -269,6 +279,7 @@ static void solve_batch(struct job *j, struct bench *t, uint64_t row, int n)
             keep_row(j, &t->tile[best][k], row, r, t->code);
             j->loss[row + r] = loss[best][k][r];
         }
+    }
 }
 
 /* A thread's part of the loop. */
@@ -286,10 +297,8 @@ static void solve_tiles(void *ctx, size_t begin, size_t end)
         return;
     rc = bench_open(&t, j, &e);
     for (; !rc && n; n = threads_take(&j->tiles, &first)) {
-        uint64_t row = first * ROWS;
-
         for (size_t k = 0; k < n && !rc; k++) {
-            uint64_t at = row + k * ROWS, count = rows_from(j, at);
+            uint64_t at = row_of(j, first + k), count = rows_from(j, at);
 
             rc = load(j, t.x, at, count, &bad, &e);
             if (!rc)
@@ -297,7 +306,7 @@ static void solve_tiles(void *ctx, size_t begin, size_t end)
                           j->p->solve.bits);
         }
         if (!rc)
-            solve_batch(j, &t, row, (int)n);
+            solve_batch(j, &t, first, (int)n);
     }
     if (rc < 0)
         threads_error_add(&j->error, bad, &e);
