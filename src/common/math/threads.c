@@ -17,8 +17,7 @@
 enum {
     MAX_THREADS = 4096,
     SHARES_PER_THREAD = 4,
-    SPINS = 512, /* some 20 us of pauses */
-    WAKES = 3    /* a sleeper that wakes up wakes so many others */
+    SPINS = 512 /* some 20 us of pauses */
 };
 
 #define OPEN 0x80000000u
@@ -27,8 +26,6 @@ static struct {
     int wanted;        /* threads_set(); 0: not called yet */
     int started;       /* worker threads, without the caller */
     atomic_uint round; /* number of loops begun */
-    atomic_uint
-        asleep; /* workers that the loop wants and no one has woken yet */
     /* OPEN while parts may be taken, plus the number of workers that take
      * some */
     atomic_uint gate;
@@ -100,20 +97,6 @@ static void wake(atomic_uint *word, int n)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
 }
 
-/* Wake some workers, which wake the others: one after the other the caller would
- * wait 1 ms for 15 of them on a virtual machine. */
-static void wake_some(void)
-{
-    unsigned n = atomic_load(&pool.asleep), k;
-
-    do {
-        if (!n)
-            return;
-        k = n < WAKES ? n : WAKES;
-    } while (!atomic_compare_exchange_weak(&pool.asleep, &n, n - k));
-    wake(&pool.round, (int)k);
-}
-
 static bool enter(void)
 {
     unsigned g = atomic_load(&pool.gate);
@@ -133,7 +116,6 @@ static void *worker(void *arg)
     for (;;) {
         wait_while(&pool.round, seen);
         seen = atomic_load(&pool.round);
-        wake_some();
         if (!enter())
             continue;
         take_parts();
@@ -193,18 +175,14 @@ void threads_for(size_t n, size_t grain,
     pool.shares = threads * SHARES_PER_THREAD;
     atomic_store(&pool.next, 0);
     atomic_store(&pool.gate, OPEN);
-    parts = (n + grain - 1) / grain;
     atomic_fetch_add(&pool.round, 1);
-    /* not before: who is woken too early goes back to sleep */
-    atomic_store(&pool.asleep,
-                 (unsigned)(parts < threads ? parts : threads) - 1);
-    wake_some();
+    parts = (n + grain - 1) / grain;
+    wake(&pool.round, (int)(parts < threads ? parts : threads) - 1);
 
     inside = true;
     take_parts();
     inside = false;
 
-    atomic_store(&pool.asleep, 0);
     atomic_fetch_and(&pool.gate, ~OPEN);
     while ((busy = atomic_load(&pool.gate)))
         wait_while(&pool.gate, busy);
