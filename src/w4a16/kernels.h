@@ -2,8 +2,8 @@
  *
  * few: y = x Wᵀ for up to W4_FEW rows of x, bound by reading the codes from
  * memory once.  x is integers in pieces (struct w4_fixed), so that sums of codes
- * times x are exact in any order: over a piece (W4_BY_INPUT, W4_AWQ), or eight
- * inputs of it (W4_BY_OUTPUT; then 16 lanes, added at the end).  Each is converted
+ * times x are exact in any order: over a piece (W4_BY_INPUT, W4_AWQ, with two digits
+ * over pieces with one unit), or eight inputs of it (W4_BY_OUTPUT; then 16 lanes, added at the end).  Each is converted
  * to f32 and multiplied by its scale and the piece's unit, without fused
  * multiply-adds: all levels give equal bytes.
  *

@@ -114,6 +114,13 @@ static int piece_of(enum w4_form form)
     return form == W4_BY_OUTPUT ? W4_RUN : W4_PIECE;
 }
 
+/* Inputs with one unit, from the first of a group on: sums of as many codes times two
+ * digits fit 32 bits. */
+static int run_of(enum w4_form form, int digits)
+{
+    return form == W4_AWQ && digits == 2 ? W4_RUN : piece_of(form);
+}
+
 /* Digits are in pairs. */
 static bool in_pairs(enum w4_form form)
 {
@@ -196,27 +203,37 @@ static void put_bases(const struct w4_fixed *to, int64_t piece,
             to->fixed[piece * W4_RUN + i % 8 * W4_LANES + i / 8] = f[i];
 }
 
-/* n inputs of a piece from x on, as integers in its first places.  The unit is NaN if
- * one is not finite. */
-static void fix(const struct w4_fixed *to, int digits, int64_t piece,
-                const float *x, int64_t n, enum w4_form form)
+/* The exponent of the largest of n inputs, n <= W4_RUN. */
+static int32_t largest(const float *x, int64_t n)
 {
-    const float rounder = 12582912; /* 1.5 * 2^23 */
-    int32_t f[W4_RUN], most = 0, bits;
-    four *v = (four *)(void *)f, sizes = { 0 };
-    int size = piece_of(form), places = 8 * digits - 3;
-    float inverse;
+    int32_t f[W4_RUN] = { 0 }, most = 0;
+    const four *v = (const four *)(const void *)f;
+    four sizes = { 0 };
 
     memcpy(f, x, (size_t)n * sizeof(*x));
-    memset(f + n, 0, (size_t)(size - n) * sizeof(*f));
-    for (int i = 0; i < size / 4; i++) {
+    for (int64_t i = 0; i < (n + 3) / 4; i++) {
         four t = v[i] & INT32_MAX, more = t > sizes;
 
         sizes = (t & more) | (sizes & ~more);
     }
     for (int i = 0; i < 4; i++)
         most = sizes[i] > most ? sizes[i] : most;
-    most >>= 23; /* the exponent */
+    return most >> 23;
+}
+
+/* n inputs of a piece from x on, as integers in its first places, in the unit for
+ * `most`, the exponent of the largest: NaN where that is not finite. */
+static void fix(const struct w4_fixed *to, int digits, int64_t piece,
+                const float *x, int64_t n, int32_t most, enum w4_form form)
+{
+    const float rounder = 12582912; /* 1.5 * 2^23 */
+    int32_t f[W4_RUN], bits;
+    four *v = (four *)(void *)f;
+    int size = piece_of(form), places = 8 * digits - 3;
+    float inverse;
+
+    memcpy(f, x, (size_t)n * sizeof(*x));
+    memset(f + n, 0, (size_t)(size - n) * sizeof(*f));
     bits = most == 255       ? INT32_MAX :
            most > places + 1 ? (most - places) << 23 :
                                1 << 23;
@@ -231,6 +248,19 @@ static void fix(const struct w4_fixed *to, int digits, int64_t piece,
     put_bases(to, piece, f, form);
 }
 
+/* A run of n inputs from x on, which have one unit; the number of its pieces. */
+static int64_t fix_run(const struct w4_fixed *to, int digits, int64_t piece,
+                       const float *x, int64_t n, enum w4_form form)
+{
+    int64_t size = piece_of(form), pieces = 0;
+    int32_t most = largest(x, n);
+
+    for (int64_t k = 0; k < n; k += size)
+        fix(to, digits, piece + pieces++, x + k, n - k < size ? n - k : size,
+            most, form);
+    return pieces;
+}
+
 /* Row r of up to W4_FEW in the kernel's form, and its sums over groups.
  * row [cols], by_place [depth]: work memory. */
 static void few_row(const struct job *j, int64_t r, float *row, float *by_place)
@@ -238,7 +268,7 @@ static void few_row(const struct job *j, int64_t r, float *row, float *by_place)
     const struct w4_x *to = j->to;
     const struct forge_w4a16 *w = to->w;
     bool whole = w->form == W4_BY_OUTPUT; /* pieces go across groups */
-    int64_t piece = 0, size = piece_of(w->form);
+    int64_t piece = 0, run = run_of(w->form, to->digits);
 
     (void)!to_f32(row, row_of(j, r), j->type, (size_t)w->cols);
     if (w->input)
@@ -255,9 +285,9 @@ static void few_row(const struct job *j, int64_t r, float *row, float *by_place)
     for (int64_t g = 0; g < (whole ? 1 : w->groups); g++) {
         int64_t end = whole ? w->depth : w->first[g + 1];
 
-        for (int64_t k = whole ? 0 : w->first[g]; k < end; k += size)
-            fix(&to->fixed[r], to->digits, piece++, by_place + k,
-                end - k < size ? end - k : size, w->form);
+        for (int64_t k = whole ? 0 : w->first[g]; k < end; k += run)
+            piece += fix_run(&to->fixed[r], to->digits, piece, by_place + k,
+                             end - k < run ? end - k : run, w->form);
     }
 }
 

@@ -77,7 +77,8 @@ static inline int64_t w4_at(const struct forge_w4a16 *w, int64_t g, int64_t o)
 
 /* A row of x as integers, x = fixed * unit, unit a power of two, |fixed| <= 2^22, or
  * with two digits 2^14: in pieces of up to W4_PIECE inputs of a group, or of 16 words
- * (W4_BY_OUTPUT).  Places of a piece that are no inputs are 0. */
+ * (W4_BY_OUTPUT).  Of W4_AWQ with two digits W4_RUN inputs of a group have one unit.
+ * Places of a piece that are no inputs are 0. */
 struct w4_fixed {
     /* [pieces, places of a piece]; of W4_BY_OUTPUT [pieces, 8, 16]: nibble j of 16
      * words side by side */

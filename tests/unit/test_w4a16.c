@@ -521,7 +521,10 @@ int main(void)
     static const struct shape more[] = { { 1032, 64, 32 },
                                          { 48, 2560, 32 },
                                          { 4232, 544, 32 }, /* wide */
-                                         { 4232, 544, 128 } };
+                                         { 4232, 544, 128 },
+                                         /* parts and units end within groups */
+                                         { 136, 1344, 96 },
+                                         { 136, 1280, 320 } };
 
     each_shape(one, more, ARRAY_LEN(more));
     each_level(test_dense);
