@@ -2,10 +2,11 @@
  *
  * few: y = x Wᵀ for up to W4_FEW rows of x, bound by reading the codes from
  * memory once.  x is integers in pieces (struct w4_fixed), so that sums of codes
- * times x are exact in any order: over a piece (W4_BY_INPUT, W4_AWQ, with two digits
- * over pieces with one unit), or eight inputs of it (W4_BY_OUTPUT; then 16 lanes, added at the end).  Each is converted
- * to f32 and multiplied by its scale and the piece's unit, without fused
- * multiply-adds: all levels give equal bytes.
+ * times x are exact in any order: over a piece (W4_BY_INPUT, W4_AWQ), with two digits
+ * of W4_AWQ over all pieces with one unit, or over eight inputs of a piece
+ * (W4_BY_OUTPUT; then 16 lanes, added at the end).  Each is converted to f32 and
+ * multiplied by its scale and the unit, without fused multiply-adds: all levels give
+ * equal bytes.
  *
  * values: dequantizes a block of W for products with more rows. */
 #ifndef FORGE_W4A16_KERNELS_H
