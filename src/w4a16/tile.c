@@ -203,21 +203,26 @@ static void put_bases(const struct w4_fixed *to, int64_t piece,
             to->fixed[piece * W4_RUN + i % 8 * W4_LANES + i / 8] = f[i];
 }
 
-/* The exponent of the largest of n inputs, n <= W4_RUN. */
+/* The exponent of the largest of n inputs. */
 static int32_t largest(const float *x, int64_t n)
 {
-    int32_t f[W4_RUN] = { 0 }, most = 0;
-    const four *v = (const four *)(const void *)f;
+    const four *v = (const four *)(const void *)x;
     four sizes = { 0 };
+    int32_t most = 0;
 
-    memcpy(f, x, (size_t)n * sizeof(*x));
-    for (int64_t i = 0; i < (n + 3) / 4; i++) {
+    for (int64_t i = 0; i < n / 4; i++) {
         four t = v[i] & INT32_MAX, more = t > sizes;
 
         sizes = (t & more) | (sizes & ~more);
     }
     for (int i = 0; i < 4; i++)
         most = sizes[i] > most ? sizes[i] : most;
+    for (int64_t i = n / 4 * 4; i < n; i++) {
+        int32_t t;
+
+        memcpy(&t, x + i, sizeof(t));
+        most = (t & INT32_MAX) > most ? t & INT32_MAX : most;
+    }
     return most >> 23;
 }
 

@@ -246,8 +246,9 @@ static int cut_output(const struct sink *s, struct err *e)
     return 0;
 }
 
-/* A pipe's reader has its end now, not when this process has freed its memory and
- * ended: in a chain of tools each would wait for that. */
+/* The reader of a pipe, or of a socket, which some shells take for one, has its end
+ * now, not when this process has freed its memory and ended: in a chain of tools each
+ * would wait for that. */
 static int end_pipe(const struct sink *s, struct err *e)
 {
     int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
@@ -262,12 +263,13 @@ static int end_pipe(const struct sink *s, struct err *e)
 static int close_output(struct sink *s, struct err *e)
 {
     struct publish *pub = s->pub;
+    struct stat st;
     int copy;
 
     s->pub = NULL;
     if (pub)
         return publish_commit(pub, e);
-    if (s->pipe)
+    if (!fstat(s->fd, &st) && (S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode)))
         return end_pipe(s, e);
     /* 1 itself stays open, so that no other file gets its number */
     copy = dup(s->fd);

@@ -231,12 +231,17 @@ static void measure_tile(struct cpu_tile *t, double *to)
     }
 }
 
-/* Round the tile to nearest, and measure it. */
-static int run_nearest(struct cpu_tile *t, struct err *e)
+static int load_tile(struct cpu_tile *t, struct err *e)
 {
     cpu_tile_load_grids(t);
     clear_losses(t);
-    if (cpu_tile_load_weights(t, e) < 0)
+    return cpu_tile_load_weights(t, e);
+}
+
+/* Round the tile to nearest, and measure it. */
+static int run_nearest(struct cpu_tile *t, struct err *e)
+{
+    if (load_tile(t, e) < 0)
         return e->code;
     round_tile(t);
     measure_tile(t, t->j->nearest);
@@ -247,7 +252,8 @@ static int run_nearest(struct cpu_tile *t, struct err *e)
  * are solved: so none of them is the last one. */
 static int run_compared(struct cpu_tile *t, struct cpu_job *j, struct err *e)
 {
-    uint64_t n = j->p->compare ? solve_compared_tiles(j->p) : 0;
+    bool wanted = j->p->compare && !j->p->nearest;
+    uint64_t n = wanted ? solve_compared_tiles(j->p) : 0;
 
     for (size_t i; (i = atomic_fetch_add(&j->compared, 1)) < n;) {
         cpu_tile_take(t, solve_tile_order(j->p, i), 1);
@@ -261,16 +267,12 @@ static int run_compared(struct cpu_tile *t, struct cpu_job *j, struct err *e)
 
 static int run_tile(struct cpu_tile *t, struct err *e)
 {
-    if (t->j->p->nearest) {
-        if (run_nearest(t, e) < 0)
-            return e->code;
-    } else {
-        cpu_tile_load_grids(t);
-        clear_losses(t);
-        if (cpu_tile_load_weights(t, e) < 0)
-            return e->code;
+    bool nearest = t->j->p->nearest;
+
+    if ((nearest ? run_nearest(t, e) : load_tile(t, e)) < 0)
+        return e->code;
+    if (!nearest)
         solve_tile(t);
-    }
     cpu_tile_store_codes(t);
     return 0;
 }
@@ -289,7 +291,7 @@ static void run_tiles(void *ctx, size_t begin, size_t end)
     if (!n)
         return;
     rc = cpu_tile_open(&t, j, &e);
-    if (!rc && !j->p->nearest)
+    if (!rc)
         rc = run_compared(&t, j, &e);
     for (; !rc && n; n = threads_take(&j->panels, &first)) {
         cpu_tile_take(&t, first, n);
