@@ -10,11 +10,12 @@
  *
  * A row of y depends on its row of x, on W, on whether the call has more than
  * FORGE_W4A16_FEW rows, and on the CPU level; not on the number of threads or
- * on other rows.  Up to FORGE_W4A16_FEW rows: exact weights; x rounded to
- * multiples of 2^-22 of a power of two above all inputs of a piece, which is
- * 128 inputs of compressed-tensors, up to 32 of others (exact for x of bf16 and
- * f16 above 2^-15 and 2^-12 of it; y is NaN if x is not finite); sums of pieces
- * in f32, equal to the bit at all CPU levels.
+ * on other rows.  Up to FORGE_W4A16_FEW rows: exact weights; x of bf16 rounded
+ * to multiples of 2^-14, of f16 and f32 of 2^-22, of a power of two above all
+ * inputs of a piece (exact for x of bf16 and f16 above 2^-7 and 2^-12 of it; y is
+ * NaN if x is not finite), which is 128 inputs of compressed-tensors, and of AWQ
+ * for x of bf16, else up to 32; sums of pieces in f32, equal to the bit at all CPU
+ * levels.
  * More rows: x of bf16 is multiplied with weights rounded to bf16, sums in
  * f32; x of f16 or f32 with f32 weights by OpenBLAS, which is opened then.
  *
@@ -110,6 +111,15 @@ FORGE_W4A16_API int forge_w4a16_multiply(const struct forge_w4a16 *w,
 FORGE_W4A16_API int forge_w4a16_grouped(const struct forge_w4a16 *const *w,
                                         const int64_t *first, int64_t experts,
                                         const struct forge_w4a16_rows *x,
+                                        const struct forge_w4a16_rows *y,
+                                        char *why, size_t why_size);
+/* y[i] = x W[i]ᵀ of n linears with the same inputs, such as q, k and v: as n calls
+ * of forge_w4a16_multiply(), to the bit, but x is prepared once, and small linears
+ * keep all threads busy together.  -78 also: inputs that differ in number. */
+FORGE_W4A16_API int forge_w4a16_several(const struct forge_w4a16 *const *w,
+                                        int64_t n,
+                                        const struct forge_w4a16_rows *x,
+                                        int64_t rows,
                                         const struct forge_w4a16_rows *y,
                                         char *why, size_t why_size);
 

@@ -190,6 +190,18 @@ struct product {
     bool add;
 };
 MUST_CHECK int product_run(const struct product *p, struct err *e);
+/* n products of the same x and rows, none of which reads another's output: as
+ * product_run() of each, but x is prepared once, and small ones keep all threads busy
+ * together. */
+enum { PRODUCTS_MOST = 3 };
+MUST_CHECK int products_run(const struct product *p, int n, struct err *e);
+/* Its parts on the host: for up to W4_FEW rows, if all weights have 4 bits; for one product
+ * where rounded.h multiplies f32. */
+MUST_CHECK int product_few(const struct product *p, int n, struct err *e);
+MUST_CHECK int product_rounded(const struct product *p, struct err *e);
+/* Output of row r, columns o..o+n-1, from the f32 sums y of first, u of second. */
+void product_finish(const struct product *p, int64_t r, int64_t o, int64_t n,
+                    const float *y, const float *u);
 /* to [rows, outputs of w] = x W^T + b, elements, where layers run; `what` as in
  * model_reserve(). */
 MUST_CHECK int product_into(struct buffer *to, const struct model *m,

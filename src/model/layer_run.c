@@ -81,19 +81,26 @@ static int project(struct layer *l, struct state *s, struct err *e)
 {
     struct model *m = l->m;
     struct buffer *to[] = { &m->q, &m->key, &m->value };
+    struct product p[3];
     bool shares = model_layer_shares(&m->config, l->index);
-    enum linear_part last = shares ? PART_Q : PART_V;
+    int n = shares ? 1 : 3;
 
     if (m->config.family->fused_qkv)
         return model_reserve(m, &m->q, s->rows, l->part[PART_QKV].of.rows,
                              m->size, "attention", e) < 0 ?
                    e->code :
                    multiply(l, PART_QKV, s, s->act, m->q.p, false, e);
-    for (enum linear_part i = PART_Q; i <= last; i++)
-        if (model_reserve(m, to[i], s->rows, l->part[i].of.rows, m->size,
-                          "attention", e) < 0 ||
-            multiply(l, i, s, s->act, to[i]->p, false, e) < 0)
+    for (int i = 0; i < n; i++) {
+        p[i] = (struct product){
+            .m = m, .first = &l->part[PART_Q + i], .x = s->act, .rows = s->rows
+        };
+        if (model_reserve(m, to[i], s->rows, p[i].first->of.rows, m->size,
+                          "attention", e) < 0)
             return e->code;
+        p[i].out = to[i]->p;
+    }
+    if (products_run(p, n, e) < 0)
+        return e->code;
     if (l->v_norm && norm_values(l, s, e) < 0)
         return e->code;
     if (m->config.qk_norm != QK_NORM_FLAT)

@@ -83,6 +83,27 @@ static void copy_rows(void *ctx, size_t begin, size_t end)
     free(f);
 }
 
+static void pack_strips(void *ctx, size_t begin, size_t end)
+{
+    const struct w4_x *to = ctx;
+
+    bf16_gemm_pack_strips(to->strips, to->p, to->ld, to->rows, to->w->depth,
+                          (int64_t)begin, (int64_t)end);
+}
+
+/* x as the kernel reads it, where tiles would else copy it, each for its outputs. */
+static int make_strips(struct w4_x *to, struct err *e)
+{
+    size_t n = bf16_gemm_strips_packed(to->rows, to->w->depth);
+
+    to->strips = mem_pages(n * sizeof(*to->strips), what, e);
+    if (!to->strips)
+        return e->code;
+    threads_for((size_t)((to->rows + GEMM_STRIP - 1) / GEMM_STRIP), 1,
+                pack_strips, to);
+    return 0;
+}
+
 static int many(struct job *j, struct err *e)
 {
     struct w4_x *to = j->to;
@@ -93,16 +114,18 @@ static int many(struct job *j, struct err *e)
     to->ld = j->ld;
     if (to->type == DT_F32 && blas_open(e) < 0)
         return e->code;
-    if (j->type != DT_F16 && !to->w->input)
-        return 0;
-    to->own =
-        mem_alloc((size_t)(to->rows * depth) * size_of(to->type), what, e);
-    if (!to->own)
-        return e->code;
-    to->p = to->own;
-    to->ld = depth;
-    threads_for((size_t)to->rows, 8, copy_rows, j);
-    return j->failed ? err_set(e, E_TEMP, "%s: no memory for a row", what) : 0;
+    if (j->type == DT_F16 || to->w->input) {
+        to->own =
+            mem_alloc((size_t)(to->rows * depth) * size_of(to->type), what, e);
+        if (!to->own)
+            return e->code;
+        to->p = to->own;
+        to->ld = depth;
+        threads_for((size_t)to->rows, 8, copy_rows, j);
+        if (j->failed)
+            return err_set(e, E_TEMP, "%s: no memory for a row", what);
+    }
+    return to->type == DT_BF16 && bf16_gemm_strips() ? make_strips(to, e) : 0;
 }
 
 typedef int32_t four __attribute__((vector_size(16), aligned(4), may_alias));
@@ -363,10 +386,29 @@ int w4_x_prepare(struct w4_x *to, const struct forge_w4a16 *w, const void *x,
     return rc;
 }
 
+bool w4_x_share(struct w4_x *to, const struct w4_x *from,
+                const struct forge_w4a16 *w)
+{
+    const struct forge_w4a16 *is = from->w;
+    size_t groups = (size_t)(is->groups + 1) * sizeof(*is->first);
+
+    if (w->input || is->input || w->form != is->form || w->depth != is->depth ||
+        w->groups != is->groups || memcmp(w->first, is->first, groups) != 0 ||
+        (w->shift && !is->shift)) /* sums are not there */
+        return false;
+    *to = *from;
+    to->w = w;
+    to->shares = true;
+    return true;
+}
+
 void w4_x_release(struct w4_x *x)
 {
-    free(x->own);
-    x->own = NULL;
+    if (!x->shares) {
+        free(x->own);
+        free(x->strips);
+    }
+    x->own = x->strips = NULL;
 }
 
 /* ---- tiles ---- */
@@ -382,7 +424,7 @@ struct w4_tiles w4_tiles(const struct w4_x *x)
                                sizeof(float) * F32_TILE * F32_DEPTH };
     else if (x->rows >
              W4_FEW) /* twice the rows: W is dequantized half as often */
-        t = (struct w4_tiles){ 2 * k->tile_rows, k->tile_cols,
+        t = (struct w4_tiles){ (x->strips ? 1 : 2) * k->tile_rows, k->tile_cols,
                                sizeof(uint16_t) *
                                    (size_t)(k->tile_cols * (k->depth + 8)) };
     return t;
@@ -419,24 +461,27 @@ static void tile_bf16(const struct w4_x *x, int64_t r, int64_t m, int64_t o,
                       int64_t n, float *y, int64_t ldy, uint16_t *panels)
 {
     const struct forge_w4a16 *w = x->w;
-    int64_t depth = bf16_kernel()->depth, len;
+    int64_t depth = bf16_kernel()->depth, all = bf16_gemm_depth(w->depth), len;
+    const uint16_t *strips = x->strips ? x->strips + r * all : NULL;
 
     for (int64_t k = 0; k < w->depth; k += len) {
         int64_t left = w->depth - k;
 
         len = left < depth ? left : depth;
         make_panels(w, o, n, k, len, panels);
-        bf16_gemm(
-            &(struct bf16_gemm){ .x = (const uint16_t *)x->p + r * x->ld + k,
-                                 .ldx = x->ld,
-                                 .m = m,
-                                 .k = len,
-                                 .packed = panels,
-                                 .all = n,
-                                 .n = n,
-                                 .y = y,
-                                 .ldy = ldy,
-                                 .continues = k > 0 });
+        bf16_gemm(&(struct bf16_gemm){
+            .x = (const uint16_t *)x->p + r * x->ld + k,
+            .ldx = x->ld,
+            .m = m,
+            .k = len,
+            .packed = panels,
+            .all = n,
+            .n = n,
+            .y = y,
+            .ldy = ldy,
+            .continues = k > 0,
+            .strips = strips ? strips + k * GEMM_STRIP : NULL,
+            .strip_depth = all });
     }
 }
 

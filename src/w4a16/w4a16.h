@@ -138,11 +138,13 @@ struct w4_x {
     const void
         *p; /* [rows, ld]; the caller's x, or own; NULL: up to W4_FEW rows */
     int64_t ld;
+    uint16_t *strips;              /* bf16_gemm.h's, of all places, or NULL */
     struct w4_fixed fixed[W4_FEW]; /* of a row each */
     int digits;                    /* of these: 2 of x of DT_BF16, else 3 */
     int64_t pieces;
     float *sums; /* up to W4_FEW rows: [rows, groups] sums of x over groups */
-    void *own;   /* memory of p or sums; NULL: none */
+    void *own;   /* memory of p or sums; NULL: none; of strips another */
+    bool shares; /* both are another's */
 };
 
 /* x [rows, ld] of DT_F32, DT_F16 or DT_BF16, row-major; borrowed until
@@ -150,6 +152,10 @@ struct w4_x {
 MUST_CHECK int w4_x_prepare(struct w4_x *to, const struct forge_w4a16 *w,
                             const void *x, enum dtype type, int64_t ld,
                             int64_t rows, struct err *e);
+/* *to = the rows that *from has, for w, which has as many inputs: false where w needs
+ * them in another form.  *from's memory is used until its w4_x_release(). */
+bool w4_x_share(struct w4_x *to, const struct w4_x *from,
+                const struct forge_w4a16 *w);
 void w4_x_release(struct w4_x *x);
 
 /* Sizes of tiles, and the bytes of work memory for one. */
@@ -164,6 +170,11 @@ struct w4_tiles w4_tiles(const struct w4_x *x);
  * most those of w4_tiles(); room: its work memory, 64-aligned. */
 void w4_tile(const struct w4_x *x, int64_t r, int64_t m, int64_t o, int64_t n,
              float *y, int64_t ldy, void *room);
+
+/* forge_w4a16_several(). */
+MUST_CHECK int w4_several(const struct forge_w4a16 *const *w, int64_t n,
+                          const struct forge_w4a16_rows *x, int64_t rows,
+                          const struct forge_w4a16_rows *y, struct err *e);
 
 /* Number of parts of inputs that can be summed apart: 1 with more than W4_FEW rows. */
 int64_t w4_parts(const struct w4_x *x);

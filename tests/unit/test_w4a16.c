@@ -416,6 +416,66 @@ static void test_grouped(void)
     free(x.value);
 }
 
+/* ---- several linears of the same x ---- */
+
+/* Of the third the order of inputs differs, the fourth has zeros, the fifth other groups:
+ * each has the bits that it has by itself. */
+static void several_of(enum forge_w4a16_layout layout, int64_t rows,
+                       enum forge_w4a16_type type)
+{
+    enum { N = 5, I = 640 };
+    struct rows x = { .type = type, .m = rows };
+    struct w4_linear l[N];
+    const struct forge_w4a16 *w[N];
+    struct forge_w4a16_rows from, to[N];
+    char why[200];
+
+    fill(&x, I);
+    from = (struct forge_w4a16_rows){ x.type, x.p, x.ld };
+    for (int i = 0; i < N; i++) {
+        int64_t o = i % 2 ? 1160 : 264;
+        size_t n = (size_t)(rows * (o + SPARE)) * sizeof(float);
+
+        l[i] = (struct w4_linear){ .layout = layout,
+                                   .o = o,
+                                   .i = I,
+                                   .group = i < 4 ? 128 : 64,
+                                   .zeros = i == 3,
+                                   .scales = FORGE_W4A16_F16 };
+        if (i == 2 && layout != FORGE_W4A16_AWQ)
+            l[i].g_idx = shuffled(I, 128);
+        make(&l[i]);
+        w[i] = prepare(&l[i]);
+        to[i] =
+            (struct forge_w4a16_rows){ FORGE_W4A16_F32,
+                                       memset(malloc(n), 0xff, n), o + SPARE };
+    }
+    CHECK(!forge_w4a16_several(w, N, &from, rows, to, why, sizeof(why)));
+    CHECK(!forge_w4a16_several(w, 0, &from, rows, to, why, sizeof(why)));
+    for (int i = 0; i < N; i++) {
+        float *z = multiply(w[i], &x, l[i].o);
+
+        same(z, to[i].p, rows, l[i].o);
+        free(z);
+        free(to[i].p);
+    }
+    for (int i = 0; i < N; i++) {
+        forge_w4a16_release((struct forge_w4a16 *)(uintptr_t)w[i]);
+        release(&l[i]);
+    }
+    free(x.p);
+    free(x.value);
+}
+
+static void test_several(void)
+{
+    for (int layout = 0; layout <= FORGE_W4A16_GPTQ; layout++)
+        for (int64_t rows = 1; rows < 90; rows += 43) {
+            several_of((enum forge_w4a16_layout)layout, rows, FORGE_W4A16_BF16);
+            several_of((enum forge_w4a16_layout)layout, rows, FORGE_W4A16_F32);
+        }
+}
+
 /* ---- what is refused; memory ---- */
 
 static void refused(struct forge_w4a16_linear l, int code, const char *says)
@@ -531,6 +591,7 @@ int main(void)
     each_level(test_wide);
     each_level(test_largest);
     each_level(test_grouped);
+    each_level(test_several);
     test_refusals();
     test_memory();
     return 0;

@@ -155,8 +155,9 @@ static const uint16_t *piece_of(const struct block *b, const uint16_t *packed,
 static struct kernel_strip packed_strip(const struct block *b, int64_t r)
 {
     const struct bf16_gemm *g = b->g;
-    const uint16_t *p = g->strips + r * b->depth + b->at * GEMM_STRIP;
-    const uint16_t *next = r + GEMM_STRIP < g->m ? p + GEMM_STRIP * b->depth :
+    int64_t depth = g->strip_depth ? g->strip_depth : b->depth;
+    const uint16_t *p = g->strips + r * depth + b->at * GEMM_STRIP;
+    const uint16_t *next = r + GEMM_STRIP < g->m ? p + GEMM_STRIP * depth :
                            b->next ? g->strips + (b->at + b->n) * GEMM_STRIP :
                                      NULL;
 
