@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <ggml-alloc.h>
 #include <ggml-backend.h>
@@ -238,6 +239,7 @@ static void compare(const struct matrix *m, struct peer *p, const uint16_t *x,
         best[0] = fmin(best[0], b - a);
         compute(p);
         best[1] = fmin(best[1], seconds() - b);
+        usleep(50000); /* its threads wait busily for some milliseconds */
     }
     printf("w4a16 against ggml's Q4_0 (%s), 8B's linears, M = %lld: %.1f and "
            "%.1f tokens/s: %.2fx (errors %.1e, %.1e)\n",
