@@ -503,6 +503,8 @@ int store_put_act(const struct store *s, const struct span *b, int64_t layer,
 
 void store_leave(const struct store *s, const struct span *b)
 {
+    if (region_fits())
+        return;
     region_leave(&s->x, (size_t)b->row * x_row(s), (size_t)b->rows * x_row(s));
     region_leave(&s->act, act_at(s, b->row), act_at(s, b->rows));
 }

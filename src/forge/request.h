@@ -68,7 +68,8 @@ struct room {
     /* and of the work directory, if there are so many: files of hidden states to
      * go on from after a kill */
     double resume;
-    double memory; /* bytes */
+    double memory; /* bytes, without those of states that are files */
+    double mapped; /* most pages of such files that stay in memory (region.h) */
     /* of work and memory, states of all tokens */
     double states_disk, states_memory;
     /* forge-gradient's part of memory and, its states, of work; 0: not run */

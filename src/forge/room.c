@@ -8,9 +8,9 @@
 
 #include "arch/device_bytes.h"
 #include "common/cli/units.h"
+#include "common/io/memory.h"
 #include "common/io/region.h"
 #include "common/math/threads.h"
-#include "forge/memory.h"
 #include "forge/rate.h"
 #include "forge/request.h"
 #include "forge/stops.h"
@@ -183,6 +183,7 @@ static void plan_bytes(const struct request *r, struct room *room)
                                         8 * sqrt((double)p->hessian_bytes / 2) *
                                             (double)p->hidden_size);
     room->memory = fmax(room->memory, room->gradient);
+    room->mapped = fmin(room->states_disk, (double)region_share());
     if (j->tune) {
         plan_tune(r, room);
         room->memory = fmax(room->memory, room->tune);
@@ -405,9 +406,14 @@ void room_print(const struct request *r, const struct room *room)
         printf("; %s more for hidden states to go on from, if there is room",
                size_text(a, room->resume));
     putchar('\n');
-    printf("memory       about %s, of it %s for the widest Hessian\n",
+    printf("memory       about %s, of it %s for the widest Hessian",
            size_text(a, room->memory),
            size_text(b, (double)p->hessian_bytes * 2));
+    if (room->mapped > 0)
+        printf("; and the system keeps up to %s of states in memory while "
+               "there is enough",
+               size_text(a, room->mapped));
+    putchar('\n');
     if (request_gradients(r))
         printf("gradients    before that, about %s of memory; of work %s\n",
                size_text(a, room->gradient),

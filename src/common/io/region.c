@@ -4,13 +4,39 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "common/io/memory.h"
+
 enum { STEP = 2 << 20, FILE_STEP = 8 << 20 };
+
+static struct {
+    pthread_once_t once;
+    size_t most;      /* region_share() */
+    atomic_size_t is; /* bytes of the files of all regions */
+} files = { .once = PTHREAD_ONCE_INIT };
+
+static void learn(void)
+{
+    files.most = (size_t)(memory_available() / 4);
+}
+
+size_t region_share(void)
+{
+    pthread_once(&files.once, learn);
+    return files.most;
+}
+
+bool region_fits(void)
+{
+    return atomic_load(&files.is) <= region_share();
+}
 
 void region_init(struct region *r, const char *dir)
 {
@@ -40,7 +66,7 @@ static int open_nameless(const char *dir)
  * later would be SIGBUS. */
 static int grow_file(struct region *r, size_t cap, struct err *e)
 {
-    size_t is = r->file ? r->cap : 0; /* of the file */
+    size_t is = r->on_disk;
     int fd;
 
     if (!r->file) {
@@ -55,6 +81,8 @@ static int grow_file(struct region *r, size_t cap, struct err *e)
         return err_set(
             e, E_IO, "'%s': no room for a temporary file of %zu bytes:", r->dir,
             cap);
+    atomic_fetch_add(&files.is, cap - is);
+    r->on_disk = cap;
     return 0;
 }
 
@@ -127,5 +155,6 @@ void region_release(struct region *r)
         munmap(r->p, r->cap);
     if (r->file)
         close(r->file - 1);
+    atomic_fetch_sub(&files.is, r->on_disk);
     *r = (struct region){ 0 };
 }

@@ -17,6 +17,7 @@ struct region {
     void *p;         /* start of the memory; changes when it grows */
     size_t cap;      /* a multiple of the page size */
     int file;        /* descriptor + 1; 0: anonymous memory */
+    size_t on_disk;  /* bytes of the file */
 };
 
 /* Empty, allocates nothing.  dir is kept as a pointer. */
@@ -27,6 +28,12 @@ void region_init(struct region *r, const char *dir);
 MUST_CHECK int region_reserve(struct region *r, size_t bytes, struct err *e);
 /* Hint: [at, at + bytes) is not needed soon; its pages may leave memory. */
 void region_leave(const struct region *r, size_t at, size_t bytes);
+/* A quarter of the memory that is available (memory.h) when it is first called; 0: not
+ * known.  While all files of a process have at most so many bytes (region_fits()), what is
+ * used in turn, again and again, needs no region_leave(): a page that is mapped again costs
+ * 10 us, and the kernel keeps it in its cache until it needs memory, mapped or not. */
+size_t region_share(void);
+bool region_fits(void);
 void region_release(struct region *r); /* zeroed is allowed */
 
 #endif

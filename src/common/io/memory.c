@@ -1,5 +1,5 @@
 /* memory.c - see memory.h. */
-#include "forge/memory.h"
+#include "common/io/memory.h"
 
 #include <limits.h>
 #include <stdio.h>
