@@ -306,7 +306,7 @@ files() { # DIR DEVICE OPTION...
     said() { # FORGE OPTION...: MiB
         "$1" quantize --dry-run --rate 1 --text "$model/../calib.jsonl" --sequences 600 --seqlen 512 "${@:2}" \
             "$model" out >plan
-        grep -Eq '^memory .*; and the system keeps up to [0-9.]+ MiB of states in memory' plan
+        grep -Eq '^memory .*; and the system keeps up to [0-9.]+ MiB of states in memory' plan || return
         sed -nE 's/^work .*, of it ([0-9.]+) MiB for states.*/\1/p' plan
     }
     for both in quantized both; do
