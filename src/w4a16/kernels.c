@@ -1,5 +1,6 @@
 /* kernels.c - see kernels.h: the choice of kernels; plain and neon, on vectors
  * of four floats. */
+#include "common/math/lanes.h"
 #include "w4a16/kernels.h"
 
 #include <string.h>

@@ -35,6 +35,8 @@ struct w4_few {
 struct w4_values {
     const struct forge_w4a16 *w;
     int64_t o, k, n;
+    const uint32_t *words; /* W4_AWQ: rows of words, from those of k and o on */
+    int64_t stride;        /* words from a row to the next */
     /* Destination, one of the two.  pairs: bf16, rounded to nearest even, as
      * bf16_kernel.h's panels have them: pairs of places, those of an output 64
      * elements apart.  floats [n, ld]: f32, a row of 16 outputs for each

@@ -1,4 +1,5 @@
 /* kernels_x86.c - see kernels.h: AVX2 and AVX-512. */
+#include "common/math/lanes.h"
 #include "w4a16/kernels.h"
 
 #ifdef __x86_64__

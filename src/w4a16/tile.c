@@ -430,23 +430,51 @@ struct w4_tiles w4_tiles(const struct w4_x *x)
     return t;
 }
 
+/* Rows of W4_AWQ's words of W4_BLOCK outputs, a line each, which would share few sets of the
+ * cache where they are, and be read eight times. */
+struct lines {
+    uint32_t row[KERNEL_DEPTH_MAX + 8][W4_BLOCK / 8];
+};
+
+/* The kernel, for outputs of a block from its first ones on; lines: kept for the others. */
+static void make_values(struct w4_values *j, struct lines *lines)
+{
+    const struct forge_w4a16 *w = j->w;
+    int64_t word = j->o % W4_BLOCK / 8, left = (w->rows - j->o) / 8;
+    int64_t rows = w->depth - j->k < j->n ? w->depth - j->k : j->n;
+    const uint32_t *from = w->codes + j->k * w->stride + j->o / 8;
+
+    if (w->form == W4_AWQ) {
+        for (int64_t r = 0; r < rows && !word; r++, from += w->stride)
+            if (left >= W4_BLOCK / 8)
+                memcpy(lines->row[r], from, sizeof(lines->row[r]));
+            else
+                memcpy(lines->row[r], from, (size_t)left * sizeof(*from));
+        j->words = lines->row[0] + word;
+        j->stride = W4_BLOCK / 8;
+    }
+    w4_kernels()->values(j);
+}
+
 /* Dequantize inputs k..k+len-1 of outputs o..o+rows-1 into packed panels.
  * Places come in eights: surplus ones land in the next panel, which is written
  * later, or in the spare room at the end. */
 static void make_panels(const struct forge_w4a16 *w, int64_t o, int64_t rows,
                         int64_t k, int64_t len, uint16_t *to)
 {
-    const struct w4_kernels *kernels = w4_kernels();
     int64_t depth = bf16_gemm_depth(len);
+    struct lines lines;
 
     for (int64_t i = 0; i < rows; i += W4_LANES)
-        kernels->values(&(struct w4_values){
-            .w = w,
-            .o = o + i,
-            .k = k,
-            .n = (depth + 7) / 8 * 8,
-            .pairs =
-                to + i / GEMM_COLS * GEMM_COLS * depth + i % GEMM_COLS * 2 });
+        make_values(
+            &(struct w4_values){ .w = w,
+                                 .o = o + i,
+                                 .k = k,
+                                 .n = (depth + 7) / 8 * 8,
+                                 .pairs = to +
+                                          i / GEMM_COLS * GEMM_COLS * depth +
+                                          i % GEMM_COLS * 2 },
+            &lines);
     /* zero the second half of the last panel */
     if ((rows + W4_LANES - 1) / W4_LANES % 2) {
         uint16_t *half =
@@ -488,20 +516,21 @@ static void tile_bf16(const struct w4_x *x, int64_t r, int64_t m, int64_t o,
 static void tile_f32(const struct w4_x *x, int64_t r, int64_t m, int64_t o,
                      int64_t n, float *y, int64_t ldy, float *values)
 {
-    const struct w4_kernels *kernels = w4_kernels();
     const struct forge_w4a16 *w = x->w;
     int64_t ld = F32_TILE;
+    struct lines lines;
 
     for (int64_t k = 0; k < w->depth; k += F32_DEPTH) {
         int64_t len = w->depth - k < F32_DEPTH ? w->depth - k : F32_DEPTH;
 
         for (int64_t i = 0; i < n; i += W4_LANES)
-            kernels->values(&(struct w4_values){ .w = w,
-                                                 .o = o + i,
-                                                 .k = k,
-                                                 .n = (len + 7) / 8 * 8,
-                                                 .floats = values + i,
-                                                 .ld = ld });
+            make_values(&(struct w4_values){ .w = w,
+                                             .o = o + i,
+                                             .k = k,
+                                             .n = (len + 7) / 8 * 8,
+                                             .floats = values + i,
+                                             .ld = ld },
+                        &lines);
         blas_sgemm(&(struct sgemm){ .m = m,
                                     .n = n,
                                     .k = len,
