@@ -71,10 +71,33 @@ static void check(const struct operands *o, const uint16_t *p)
         for (int64_t c = n; c < o->ldy; c++)
             CHECK(y[c] == 77); /* nothing else is written */
         bf16_gemm(&(struct bf16_gemm){ x, o->ldx, 1, k, p, o->s.n, o->s.first,
-                                       some, part, GEMM_COLS, NULL, false,
-                                       NULL });
+                                       some, part, GEMM_COLS, NULL, false, NULL,
+                                       0 });
         CHECK(!memcmp(part, y, (size_t)some * sizeof(*part)));
     }
+}
+
+/* y by 64 inputs at a time, from the strips x of all. */
+static void check_part_strips(const struct operands *o, const uint16_t *x,
+                              float *y)
+{
+    enum { PART = 64 };
+    const struct shape *s = &o->s;
+    uint16_t *w = malloc((size_t)(s->n * PART) * sizeof(*w));
+
+    for (int64_t at = 0; at < s->k; at += PART) {
+        int64_t k = s->k - at < PART ? s->k - at : PART;
+        uint16_t *p;
+
+        for (int64_t r = 0; r < s->n; r++)
+            memcpy(w + r * k, o->w + r * s->k + at, (size_t)k * sizeof(*w));
+        p = packed(w, s->n, k);
+        bf16_gemm(&(struct bf16_gemm){
+            NULL, 0, s->m, k, p, s->n, s->first, s->n - s->first, y, o->ldy,
+            NULL, at > 0, x + at * GEMM_STRIP, bf16_gemm_depth(s->k) });
+        free(p);
+    }
+    free(w);
 }
 
 /* Packed rows of x give the same bytes. */
@@ -93,8 +116,10 @@ static void check_strips(const struct operands *o, const uint16_t *p)
     bf16_gemm_pack_strips(x, o->x, o->ldx, s->m, s->k, 0, strips / 2);
     bf16_gemm_pack_strips(x, o->x, o->ldx, s->m, s->k, strips / 2, strips);
     bf16_gemm(&(struct bf16_gemm){ NULL, 0, s->m, s->k, p, s->n, s->first,
-                                   s->n - s->first, y, o->ldy, NULL, false,
-                                   x });
+                                   s->n - s->first, y, o->ldy, NULL, false, x,
+                                   0 });
+    CHECK(!memcmp(y, o->y, bytes));
+    check_part_strips(o, x, y);
     CHECK(!memcmp(y, o->y, bytes));
     free(x);
     free(y);
@@ -112,7 +137,7 @@ static void at_level(const struct operands *o, enum cpu_level l)
     p = packed(o->w, s->n, s->k);
     bf16_gemm(&(struct bf16_gemm){ o->x, o->ldx, s->m, s->k, p, s->n, s->first,
                                    s->n - s->first, o->y, o->ldy, NULL, false,
-                                   NULL });
+                                   NULL, 0 });
     check(o, p);
     if (bf16_gemm_strips())
         check_strips(o, p);
