@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/math/quant.h"
 #include "common/math/threads.h"
 
 /* Limits between the worst sound result and the best wrong one (resemble.h). */
@@ -24,6 +25,7 @@
 enum {
     ROWS_MOST = 1024, /* rows of the sample */
     RUN = 64,         /* of consecutive ones */
+    GROUP_MOST = 512, /* inputs of a group that are summed in f32 */
     TREND_GROUPS_MIN = 32,
     TREND_ERRORS = 5 /* a trend is significant beyond 5 standard errors */
 };
@@ -40,6 +42,7 @@ struct job {
     struct ck_rows sample;
     const float *scales;  /* [rows, groups] */
     const uint8_t *alive; /* [cols]: not dead */
+    bool plain; /* none is dead, and groups have their inputs in a row */
     const struct inputs *inputs;
     struct row_sums *row; /* [sample.n] */
     float *ratio; /* [sample.n, groups]: <w, w'> / <w, w>; NaN: undefined */
@@ -75,6 +78,59 @@ static int code_at(const struct ck_quantized *q, uint64_t row, uint64_t col)
     return q->bits == 8 ? q->codes[i] : q->codes[i / 2] >> (i & 1 ? 4 : 0) & 15;
 }
 
+typedef float vf __attribute__((vector_size(64)));
+typedef int32_t vi __attribute__((vector_size(64)));
+typedef uint32_t vu __attribute__((vector_size(64)));
+typedef uint16_t vh __attribute__((vector_size(32)));
+typedef uint8_t vb __attribute__((vector_size(16)));
+
+static double sum_of(vf v)
+{
+    double sum = 0;
+
+    for (int i = 0; i < 16; i++)
+        sum += (double)v[i];
+    return sum;
+}
+
+/* one_group() where j->plain, of n inputs with these codes, a multiple of 16; the sums of a
+ * lane are short enough for f32. */
+static void plain_group(const struct job *j, uint64_t i, uint64_t g,
+                        const uint8_t *code, uint64_t n)
+{
+    const struct ck_quantized *q = j->q;
+    uint64_t row = ck_row(&j->sample, i), at = row * q->groups + g;
+    const uint16_t *from = j->w + i * q->cols + g * q->group;
+    float s = j->scales[at];
+    vf ww = { 0 }, wv = ww, d = ww, dd = ww;
+    struct row_sums *r = &j->row[i];
+
+    for (uint64_t k = 0; k < n; k += 16) {
+        vh bits;
+        vb codes;
+        vf w, v;
+
+        memcpy(&bits, from + k, sizeof(bits));
+        memcpy(&codes, code + k, sizeof(codes));
+        w = (vf)(__builtin_convertvector(bits, vu) << 16);
+        v = __builtin_convertvector(
+                __builtin_convertvector(codes, vi) - q->zeros[at], vf) *
+            s;
+        ww += w * w;
+        wv += w * v;
+        v = w - v;
+        d += v;
+        dd += v * v;
+    }
+    r->w2 += sum_of(ww);
+    r->e2 += sum_of(dd);
+    r->d += sum_of(d) / (double)s;
+    r->d2 += sum_of(dd) / ((double)s * (double)s);
+    r->count += n;
+    j->ratio[i * q->groups + g] =
+        sum_of(ww) > 0 ? (float)(sum_of(wv) / sum_of(ww)) : NAN;
+}
+
 static void one_group(const struct job *j, uint64_t i, uint64_t g)
 {
     const struct ck_quantized *q = j->q;
@@ -107,15 +163,29 @@ static void one_group(const struct job *j, uint64_t i, uint64_t g)
 static void rows(void *ctx, size_t begin, size_t end)
 {
     const struct job *j = ctx;
+    const struct ck_quantized *q = j->q;
+    uint8_t code[GROUP_MOST];
 
     for (size_t i = begin; i < end; i++)
-        for (uint64_t g = 0; g < j->q->groups; g++)
-            one_group(j, i, g);
+        for (uint64_t g = 0; g < q->groups; g++) {
+            uint64_t row = ck_row(&j->sample, i), c = g * q->group;
+            uint64_t n = q->cols - c < q->group ? q->cols - c : q->group;
+
+            if (!j->plain || n % 16 || n > GROUP_MOST ||
+                !(j->scales[row * q->groups + g] > 0)) {
+                one_group(j, i, g);
+                continue;
+            }
+            c += row * q->cols;
+            quant_unpack_row(code, q->codes + c * (uint64_t)q->bits / 8, n,
+                             q->bits);
+            plain_group(j, i, g, code, n);
+        }
 }
 
 /* alive[cols] = 1 for inputs with a code other than the zero point in some
- * row. */
-static void find_alive(uint8_t *alive, const struct ck_quantized *q)
+ * row; the number of the others. */
+static uint64_t find_alive(uint8_t *alive, const struct ck_quantized *q)
 {
     uint64_t dead = q->cols;
 
@@ -127,13 +197,36 @@ static void find_alive(uint8_t *alive, const struct ck_quantized *q)
                 alive[c] = 1;
                 dead--;
             }
+    return dead;
 }
 
-static int by_value(const void *a, const void *b)
+/* The k-th smallest of x[n], which is reordered (Hoare 1961, FIND). */
+static float order_statistic(float *x, uint64_t n, uint64_t k)
 {
-    float x = *(const float *)a, y = *(const float *)b;
+    int64_t low = 0, high = (int64_t)n - 1;
 
-    return x < y ? -1 : x > y;
+    while (low < high) {
+        float pivot = x[k];
+        int64_t i = low, j = high;
+
+        while (i <= j) {
+            while (x[i] < pivot)
+                i++;
+            while (pivot < x[j])
+                j--;
+            if (i <= j) {
+                float t = x[i];
+
+                x[i++] = x[j];
+                x[j--] = t;
+            }
+        }
+        if (j < (int64_t)k)
+            low = i;
+        if ((int64_t)k < i)
+            high = j;
+    }
+    return x[k];
 }
 
 /* Fit y = a + trend x by least squares over the groups with a ratio > 0: x =
@@ -180,10 +273,8 @@ static void find_slope(struct resemblance *r, float *ratio, uint64_t n)
     for (uint64_t i = 0; i < n; i++)
         if (isfinite(ratio[i]))
             ratio[k++] = ratio[i];
-    if (k)
-        qsort(ratio, k, sizeof(*ratio), by_value);
     r->groups = k;
-    r->slope = k ? (double)ratio[k / 2] : 1;
+    r->slope = k ? (double)order_statistic(ratio, k, k / 2) : 1;
 }
 
 static void sum_up(struct resemblance *r, const struct job *j)
@@ -230,7 +321,7 @@ int resemble(struct resemblance *r, const struct ck_quantized *q,
         .input = mem_alloc(q->cols * sizeof(*in.input), "verification", e),
         .first = mem_zero(q->groups + 1, sizeof(*in.first), "verification", e),
     };
-    struct job j = { q, w, sample, scales, alive, &in, row, ratio };
+    struct job j = { q, w, sample, scales, alive, !q->g_idx, &in, row, ratio };
     int rc =
         scales && ratio && alive && row && in.input && in.first ? 0 : e->code;
 
@@ -238,7 +329,7 @@ int resemble(struct resemblance *r, const struct ck_quantized *q,
         rc = err_set(e, E_DATA, "scales are %s", dtype_name(q->scale_dtype));
     if (!rc) {
         find_inputs(&in, q);
-        find_alive(alive, q);
+        j.plain = !find_alive(alive, q) && j.plain;
         threads_for(n, 16, rows, &j);
         sum_up(r, &j);
     }
