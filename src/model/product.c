@@ -399,7 +399,7 @@ int products_run(const struct product *p, int n, struct err *e)
         rc = device_product(p, e);
     else if (apart && floats)
         rc = product_rounded(p, e);
-    else if (words && p->rows <= W4_FEW)
+    else if (words && p->rows > 0 && p->rows <= W4_FEW)
         rc = product_few(p, n, e);
     else
         rc = run_host(p, n, e);

@@ -143,6 +143,7 @@ static void test_all_rows(const struct model *m)
     for (int64_t rows = 1; rows <= 65; rows += 16)
         test_rows(m, rows, floats, 3);
     test_rows(m, PACKED_ROWS + 1, floats, 2);
+    test_rows(m, 0, codes, 3);
     for (int64_t rows = 1; rows <= 65; rows += 3) {
         test_rows(m, rows, codes, 3);
         test_rows(m, rows, mixed, 3);
