@@ -84,12 +84,12 @@ typedef uint32_t vu __attribute__((vector_size(64)));
 typedef uint16_t vh __attribute__((vector_size(32)));
 typedef uint8_t vb __attribute__((vector_size(16)));
 
-static double sum_of(vf v)
+static double sum_of(const vf *v)
 {
     double sum = 0;
 
     for (int i = 0; i < 16; i++)
-        sum += (double)v[i];
+        sum += (double)(*v)[i];
     return sum;
 }
 
@@ -122,13 +122,13 @@ static void plain_group(const struct job *j, uint64_t i, uint64_t g,
         d += v;
         dd += v * v;
     }
-    r->w2 += sum_of(ww);
-    r->e2 += sum_of(dd);
-    r->d += sum_of(d) / (double)s;
-    r->d2 += sum_of(dd) / ((double)s * (double)s);
+    r->w2 += sum_of(&ww);
+    r->e2 += sum_of(&dd);
+    r->d += sum_of(&d) / (double)s;
+    r->d2 += sum_of(&dd) / ((double)s * (double)s);
     r->count += n;
     j->ratio[i * q->groups + g] =
-        sum_of(ww) > 0 ? (float)(sum_of(wv) / sum_of(ww)) : NAN;
+        sum_of(&ww) > 0 ? (float)(sum_of(&wv) / sum_of(&ww)) : NAN;
 }
 
 static void one_group(const struct job *j, uint64_t i, uint64_t g)
