@@ -1,6 +1,7 @@
 /* resemble.c - see resemble.h. */
 #include "shard/resemble.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,15 +94,16 @@ static double sum_of(const vf *v)
     return sum;
 }
 
-/* one_group() where j->plain, of n inputs with these codes, a multiple of 16; the sums of a
- * lane are short enough for f32. */
+/* one_group() where j->plain, of n inputs with these codes, a multiple of 16, and a scale of
+ * FLT_MIN at least; in steps, whose sums are short enough for f32. */
 static void plain_group(const struct job *j, uint64_t i, uint64_t g,
                         const uint8_t *code, uint64_t n)
 {
     const struct ck_quantized *q = j->q;
     uint64_t row = ck_row(&j->sample, i), at = row * q->groups + g;
     const uint16_t *from = j->w + i * q->cols + g * q->group;
-    float s = j->scales[at];
+    float s = j->scales[at], per_step = 1 / s;
+    double square = (double)s * (double)s;
     vf ww = { 0 }, wv = ww, d = ww, dd = ww;
     struct row_sums *r = &j->row[i];
 
@@ -112,20 +114,19 @@ static void plain_group(const struct job *j, uint64_t i, uint64_t g,
 
         memcpy(&bits, from + k, sizeof(bits));
         memcpy(&codes, code + k, sizeof(codes));
-        w = (vf)(__builtin_convertvector(bits, vu) << 16);
+        w = (vf)(__builtin_convertvector(bits, vu) << 16) * per_step;
         v = __builtin_convertvector(
-                __builtin_convertvector(codes, vi) - q->zeros[at], vf) *
-            s;
+            __builtin_convertvector(codes, vi) - q->zeros[at], vf);
         ww += w * w;
         wv += w * v;
         v = w - v;
         d += v;
         dd += v * v;
     }
-    r->w2 += sum_of(&ww);
-    r->e2 += sum_of(&dd);
-    r->d += sum_of(&d) / (double)s;
-    r->d2 += sum_of(&dd) / ((double)s * (double)s);
+    r->w2 += sum_of(&ww) * square;
+    r->e2 += sum_of(&dd) * square;
+    r->d += sum_of(&d);
+    r->d2 += sum_of(&dd);
     r->count += n;
     j->ratio[i * q->groups + g] =
         sum_of(&ww) > 0 ? (float)(sum_of(&wv) / sum_of(&ww)) : NAN;
@@ -172,7 +173,7 @@ static void rows(void *ctx, size_t begin, size_t end)
             uint64_t n = q->cols - c < q->group ? q->cols - c : q->group;
 
             if (!j->plain || n % 16 || n > GROUP_MOST ||
-                !(j->scales[row * q->groups + g] > 0)) {
+                !(j->scales[row * q->groups + g] >= FLT_MIN)) {
                 one_group(j, i, g);
                 continue;
             }
