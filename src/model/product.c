@@ -384,20 +384,17 @@ static int run_host(const struct product *p, int n, struct err *e)
 int products_run(const struct product *p, int n, struct err *e)
 {
     const struct model *m = p->m;
-    bool words = true, floats = true, apart;
+    bool apart = m->on || (!m->bf16 && rounded(p->rows)), words = true;
     int rc = 0;
 
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
         words = words && p[i].first->q && (!p[i].second || p[i].second->q);
-        floats = floats && !few_bits(p + i);
-    }
-    apart = m->on || (!m->bf16 && rounded(p->rows));
     if (apart && n > 1)
         for (int i = 0; i < n && rc == 0; i++)
             rc = product_run(p + i, e);
     else if (m->on)
         rc = device_product(p, e);
-    else if (apart && floats)
+    else if (apart && !few_bits(p))
         rc = product_rounded(p, e);
     else if (words && p->rows > 0 && p->rows <= W4_FEW)
         rc = product_few(p, n, e);

@@ -69,10 +69,9 @@ struct bf16_gemm {
                              * over further inputs */
     const uint16_t *strips; /* the strips of x, from the first row on, or
                              * NULL: x is read */
-    int64_t
-        strip_depth; /* bf16_gemm_depth() of the inputs that the strips have,
-                             * if x is some of these, from a multiple of 32 on,
-                             * where `strips` points then; else 0 */
+    /* bf16_gemm_depth() of all inputs of x, if only some of them, from a multiple of
+     * 32 on, are multiplied; `strips` points at these then.  Else 0. */
+    int64_t strip_depth;
 };
 /* Compute it in the calling thread.  Fastest for m up to bf16_kernel()'s
  * tile_rows and n up to its tile_cols (of both W together). */
