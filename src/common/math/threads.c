@@ -1,6 +1,8 @@
-/* threads.c - see threads.h.  A loop hands out parts by an atomic counter, each
- * a share of what is left: large parts first, small ones at the end, so that
- * all threads finish at about the same time.
+/* threads.c - see threads.h.  A loop is divided into parts beforehand, each a share of
+ * what is left: large parts first, small ones at the end, so that all threads
+ * finish at about the same time.  A thread takes one by adding to a counter, which
+ * takes as long as a cache line needs from one CPU to the next, never twice because
+ * another thread was first.
  *
  * Workers sleep between loops (futex(2)), after a short wait that spares most
  * of them the sleep between the loops of one layer.  Who wakes up when all parts
@@ -17,23 +19,36 @@
 enum {
     MAX_THREADS = 4096,
     SHARES_PER_THREAD = 4,
-    SPINS = 512 /* some 20 us of pauses */
+    SPINS = 512, /* some 20 us of pauses */
+    LINE = 128   /* bytes: two cache lines, which some CPUs fetch together */
 };
 
-#define OPEN 0x80000000u
+/* A loop's parts: rounds of one for each thread, a quarter of what is left together,
+ * until that would be less than `grain` for each. */
+struct plan {
+    size_t n, grain, threads;
+};
+
+/* Parts first.. begin at `begin`, each `part` long. */
+struct round {
+    size_t first, begin, part;
+};
 
 static struct {
     int wanted;        /* threads_set(); 0: not called yet */
     int started;       /* worker threads, without the caller */
-    atomic_uint round; /* number of loops begun */
-    /* OPEN while parts may be taken, plus the number of workers that take
-     * some */
-    atomic_uint gate;
     atomic_flag taken; /* a loop runs, this one: */
     void (*fn)(void *ctx, size_t begin, size_t end);
     void *ctx;
-    size_t n, grain, shares;
-    atomic_size_t next;
+    struct plan plan;
+    /* number of parts of the loop, and below that of the next part to be taken: in one
+     * word, so that who comes late cannot take a part of the loop before for one of
+     * this */
+    _Alignas(LINE) _Atomic uint64_t next;
+    _Alignas(LINE) atomic_uint done;  /* parts of the loop that are finished */
+    atomic_uint waits;                /* 1: the caller sleeps until all are */
+    _Alignas(LINE) atomic_uint loops; /* number of loops begun */
+    atomic_uint asleep;               /* workers that sleep, or are about to */
 } pool;
 
 static _Thread_local bool inside;
@@ -62,32 +77,21 @@ int threads_count(void)
     return pool.wanted;
 }
 
-static void take_parts(void)
-{
-    size_t begin = atomic_load(&pool.next);
-
-    while (begin < pool.n) {
-        size_t left = pool.n - begin, part = left / pool.shares;
-
-        part = part < pool.grain ? pool.grain : part;
-        part = part < left ? part : left;
-        if (!atomic_compare_exchange_weak(&pool.next, &begin, begin + part))
-            continue;
-        pool.fn(pool.ctx, begin, begin + part);
-        begin = atomic_load(&pool.next);
-    }
-}
-
-/* Wait while *word is `value`. */
-static void wait_while(atomic_uint *word, unsigned value)
+/* Wait a little for *word to be another than `value`; false: it still is that. */
+static bool changes(atomic_uint *word, unsigned value)
 {
     for (int i = 0; i < SPINS; i++) {
         if (atomic_load(word) != value)
-            return;
+            return true;
 #ifdef __x86_64__
         __builtin_ia32_pause();
 #endif
     }
+    return false;
+}
+
+static void sleep_while(atomic_uint *word, unsigned value)
+{
     while (atomic_load(word) == value)
         syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
 }
@@ -97,14 +101,57 @@ static void wake(atomic_uint *word, int n)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
 }
 
-static bool enter(void)
+/* The round after r, whose part is longer than p->grain; or the first one, after
+ * NULL. */
+static struct round next_round(const struct plan *p, const struct round *r)
 {
-    unsigned g = atomic_load(&pool.gate);
+    struct round to = { 0 };
+    size_t part;
 
-    while (g & OPEN)
-        if (atomic_compare_exchange_weak(&pool.gate, &g, g + 1))
-            return true;
-    return false;
+    if (r) {
+        to.first = r->first + p->threads;
+        to.begin = r->begin + p->threads * r->part;
+    }
+    part = (p->n - to.begin) / (p->threads * SHARES_PER_THREAD);
+    to.part = part < p->grain ? p->grain : part;
+    return to;
+}
+
+static size_t number_of_parts(const struct plan *p)
+{
+    struct round r = next_round(p, NULL);
+
+    while (r.part > p->grain)
+        r = next_round(p, &r);
+    return r.first + (p->n - r.begin + p->grain - 1) / p->grain;
+}
+
+/* Take parts until none is left, and count them as finished. */
+static void take_parts(void)
+{
+    struct round r = { 0 };
+    unsigned finished = 0;
+
+    for (;;) {
+        uint64_t word = atomic_fetch_add(&pool.next, 1);
+        unsigned parts = (unsigned)(word >> 32), k = (unsigned)word;
+        size_t begin, left;
+
+        if (k >= parts) {
+            if (finished &&
+                atomic_fetch_add(&pool.done, finished) + finished == parts &&
+                atomic_load(&pool.waits))
+                wake(&pool.done, 1);
+            return;
+        }
+        if (!finished++)
+            r = next_round(&pool.plan, NULL);
+        while (r.part > pool.plan.grain && k - r.first >= pool.plan.threads)
+            r = next_round(&pool.plan, &r);
+        begin = r.begin + (k - r.first) * r.part;
+        left = pool.plan.n - begin;
+        pool.fn(pool.ctx, begin, begin + (r.part < left ? r.part : left));
+    }
 }
 
 static void *worker(void *arg)
@@ -114,13 +161,13 @@ static void *worker(void *arg)
     (void)arg;
     inside = true;
     for (;;) {
-        wait_while(&pool.round, seen);
-        seen = atomic_load(&pool.round);
-        if (!enter())
-            continue;
+        if (!changes(&pool.loops, seen)) {
+            atomic_fetch_add(&pool.asleep, 1);
+            sleep_while(&pool.loops, seen);
+            atomic_fetch_sub(&pool.asleep, 1);
+        }
+        seen = atomic_load(&pool.loops);
         take_parts();
-        if (atomic_fetch_sub(&pool.gate, 1) == 1) /* the last, and closed */
-            wake(&pool.gate, 1);
     }
     return NULL;
 }
@@ -152,11 +199,23 @@ static void start_workers(int want)
     }
 }
 
+/* Wait until all parts of the loop are finished. */
+static void wait_for(unsigned parts)
+{
+    unsigned done;
+
+    while ((done = atomic_load(&pool.done)) != parts)
+        if (!changes(&pool.done, done)) {
+            atomic_store(&pool.waits, 1);
+            sleep_while(&pool.done, done);
+            atomic_store(&pool.waits, 0);
+        }
+}
+
 void threads_for(size_t n, size_t grain,
                  void (*fn)(void *ctx, size_t begin, size_t end), void *ctx)
 {
     size_t threads = (size_t)threads_count(), parts;
-    unsigned busy;
 
     if (!n)
         return;
@@ -166,26 +225,22 @@ void threads_for(size_t n, size_t grain,
         fn(ctx, 0, n);
         return;
     }
-    if (!atomic_load(&pool.round)) /* the first loop */
+    if (!atomic_load(&pool.loops)) /* the first loop */
         start_workers((int)threads - 1);
     pool.fn = fn;
     pool.ctx = ctx;
-    pool.n = n;
-    pool.grain = grain;
-    pool.shares = threads * SHARES_PER_THREAD;
-    atomic_store(&pool.next, 0);
-    atomic_store(&pool.gate, OPEN);
-    atomic_fetch_add(&pool.round, 1);
-    parts = (n + grain - 1) / grain;
-    wake(&pool.round, (int)(parts < threads ? parts : threads) - 1);
+    pool.plan = (struct plan){ n, grain, threads };
+    parts = number_of_parts(&pool.plan);
+    atomic_store(&pool.done, 0);
+    atomic_store(&pool.next, (uint64_t)parts << 32);
+    atomic_fetch_add(&pool.loops, 1);
+    if (atomic_load(&pool.asleep))
+        wake(&pool.loops, (int)(parts < threads ? parts : threads) - 1);
 
     inside = true;
     take_parts();
     inside = false;
-
-    atomic_fetch_and(&pool.gate, ~OPEN);
-    while ((busy = atomic_load(&pool.gate)))
-        wait_while(&pool.gate, busy);
+    wait_for((unsigned)parts);
     atomic_flag_clear(&pool.taken);
 }
 
