@@ -28,6 +28,20 @@
 static const struct w4_kernels kernels_four = { NAME(few), NAME(values),
                                                 false };
 
+static _Atomic int64_t wide;
+
+void w4_wide_set(int64_t outputs)
+{
+    wide = outputs;
+}
+
+int64_t w4_wide(void)
+{
+    if (!w4_kernels()->quads)
+        return INT64_MAX;
+    return wide ? wide : cpu_is_intel() ? AWQ_WIDE : INT64_MAX;
+}
+
 const struct w4_kernels *w4_kernels(void)
 {
 #ifdef __x86_64__

@@ -26,6 +26,7 @@ struct w4_few {
      * W4_BY_OUTPUT all */
     int64_t piece, pieces;
     int64_t first, n; /* outputs first..first+n-1 */
+    bool wide;        /* W4_AWQ: of at least w4_wide() outputs */
     float *y;         /* [m, n], leading dimension ldy */
     int64_t ldy;
 };
@@ -56,6 +57,12 @@ struct w4_kernels {
 
 /* Those of cpu_level(). */
 const struct w4_kernels *w4_kernels(void);
+
+/* Outputs of a tile of W4_AWQ from which on rows are read along them, four at a time,
+ * instead of down their columns: of use on Intel CPUs, where rows have sums of bytes. */
+int64_t w4_wide(void);
+/* Another number, for tests; 0: as at first. */
+void w4_wide_set(int64_t outputs);
 
 #ifdef __x86_64__
 /* [1]: for cpu_uses_vnni() */

@@ -4,6 +4,7 @@
 #include "common/math/bf16_gemm.h"
 #include "common/math/cpu.h"
 #include "w4_linear.h"
+#include "w4a16/kernels.h"
 
 static struct forge_w4a16 *prepare(const struct w4_linear *l)
 {
@@ -143,14 +144,22 @@ static void alone(const struct forge_w4a16 *w, const struct rows *x, int64_t o,
     }
 }
 
-/* CPUs of a level with VNNI and without it: the same bytes. */
-static void without_vnni(const struct forge_w4a16 *w, const struct rows *x,
-                         int64_t o, const float *y)
+/* CPUs of a level with VNNI and without it, of those that read AWQ's rows along them and
+ * of others: the same bytes. */
+static void on_other_cpus(const struct forge_w4a16 *w, const struct rows *x,
+                          int64_t o, const float *y)
 {
     float *z;
 
     if (!cpu_uses_vnni() || x->m > FORGE_W4A16_FEW)
         return;
+    for (int i = 0; i < 2; i++) {
+        w4_wide_set(i ? 1 : INT64_MAX);
+        z = multiply(w, x, o);
+        same(y, z, x->m, o);
+        free(z);
+    }
+    w4_wide_set(0);
     cpu_set_vnni(false);
     z = multiply(w, x, o);
     same(y, z, x->m, o);
@@ -179,7 +188,7 @@ static void at_all_levels(const struct w4_linear *l, const struct rows *x)
         alone(w, x, l->o, y);
         if (before && exact)
             same(before, y, x->m, l->o);
-        without_vnni(w, x, l->o, y);
+        on_other_cpus(w, x, l->o, y);
         if (i == CPU_AVX2 || i == CPU_NEON) {
             narrow(w, x, l->o, y, FORGE_W4A16_F16);
             narrow(w, x, l->o, y, FORGE_W4A16_BF16);

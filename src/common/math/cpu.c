@@ -118,13 +118,19 @@ enum cpu_level cpu_level(void)
     return (enum cpu_level)used;
 }
 
-bool cpu_slow_pairs(void)
+bool cpu_is_intel(void)
 {
 #if defined(__x86_64__)
-    return cpu_has(CPU_AVX512BF16) && __builtin_cpu_is("intel");
+    __builtin_cpu_init();
+    return __builtin_cpu_is("intel");
 #else
     return false;
 #endif
+}
+
+bool cpu_slow_pairs(void)
+{
+    return cpu_has(CPU_AVX512BF16) && cpu_is_intel();
 }
 
 /* Levels of the other architecture are numbered, but never present. */

@@ -47,6 +47,7 @@ bool cpu_uses(enum cpu_level l);
 bool cpu_uses_vbmi(void);
 bool cpu_uses_vnni(void);
 bool cpu_uses_crc32c(void);
+bool cpu_is_intel(void);
 /* Whether vdpbf16ps, a product of pairs of bf16, is slower than two f32
  * multiply-adds: on Intel CPUs it has a quarter of their throughput. */
 bool cpu_slow_pairs(void);
