@@ -274,20 +274,6 @@ static int64_t choose_w4_tiles(struct job *j)
 
 /* ---- x in strips ---- */
 
-struct strips {
-    const struct product *p;
-    uint16_t *to;
-};
-
-static void pack_strips(void *ctx, size_t begin, size_t end)
-{
-    const struct strips *j = ctx;
-    int64_t k = j->p->first->of.cols;
-
-    bf16_gemm_pack_strips(j->to, j->p->x, k, j->p->rows, k, (int64_t)begin,
-                          (int64_t)end);
-}
-
 /* Whether tiles would else copy rows of x more than once. */
 static bool takes_strips(const struct product *p)
 {
@@ -301,14 +287,14 @@ static bool takes_strips(const struct product *p)
 static int make_strips(const struct product *p, const uint16_t **strips,
                        struct err *e)
 {
-    size_t n = bf16_gemm_strips_packed(p->rows, p->first->of.cols);
-    struct strips j = { p, scratch_strips(n * sizeof(*j.to), e) };
+    int64_t k = p->first->of.cols;
+    size_t n = bf16_gemm_strips_packed(p->rows, k);
+    uint16_t *to = scratch_strips(n * sizeof(*to), e);
 
-    if (!j.to)
+    if (!to)
         return e->code;
-    threads_for((size_t)((p->rows + GEMM_STRIP - 1) / GEMM_STRIP), 1,
-                pack_strips, &j);
-    *strips = j.to;
+    bf16_gemm_pack_strips(to, p->x, k, p->rows, k);
+    *strips = to;
     return 0;
 }
 

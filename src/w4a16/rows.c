@@ -70,14 +70,6 @@ static void copy_rows(void *ctx, size_t begin, size_t end)
     free(f);
 }
 
-static void pack_strips(void *ctx, size_t begin, size_t end)
-{
-    const struct w4_x *to = ctx;
-
-    bf16_gemm_pack_strips(to->strips, to->p, to->ld, to->rows, to->w->depth,
-                          (int64_t)begin, (int64_t)end);
-}
-
 /* x as the kernel reads it, where tiles would else copy it, each for its outputs. */
 static int make_strips(struct w4_x *to, struct err *e)
 {
@@ -86,8 +78,7 @@ static int make_strips(struct w4_x *to, struct err *e)
     to->strips = mem_pages(n * sizeof(*to->strips), what, e);
     if (!to->strips)
         return e->code;
-    threads_for((size_t)((to->rows + GEMM_STRIP - 1) / GEMM_STRIP), 1,
-                pack_strips, to);
+    bf16_gemm_pack_strips(to->strips, to->p, to->ld, to->rows, to->w->depth);
     return 0;
 }
 

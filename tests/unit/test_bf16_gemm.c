@@ -106,15 +106,13 @@ static void check_strips(const struct operands *o, const uint16_t *p)
     const struct shape *s = &o->s;
     size_t n = bf16_gemm_strips_packed(s->m, s->k);
     size_t bytes = (size_t)(s->m * o->ldy) * sizeof(float);
-    int64_t strips = (s->m + GEMM_STRIP - 1) / GEMM_STRIP;
     uint16_t *x = aligned_alloc(64, n * sizeof(*x));
     float *y = malloc(bytes);
 
     for (int64_t i = 0; i < s->m * o->ldy; i++)
         y[i] = 77;
     memset(x, 0x7f, n * sizeof(*x));
-    bf16_gemm_pack_strips(x, o->x, o->ldx, s->m, s->k, 0, strips / 2);
-    bf16_gemm_pack_strips(x, o->x, o->ldx, s->m, s->k, strips / 2, strips);
+    bf16_gemm_pack_strips(x, o->x, o->ldx, s->m, s->k);
     bf16_gemm(&(struct bf16_gemm){ NULL, 0, s->m, s->k, p, s->n, s->first,
                                    s->n - s->first, y, o->ldy, NULL, false, x,
                                    0 });

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "common/math/dtype.h"
+#include "common/math/threads.h"
 
 enum {
     COLS = GEMM_COLS,
@@ -104,28 +105,44 @@ size_t bf16_gemm_strips_packed(int64_t m, int64_t k)
     return (size_t)(strips * GEMM_STRIP * bf16_gemm_depth(k));
 }
 
-void bf16_gemm_pack_strips(uint16_t *to, const uint16_t *x, int64_t ldx,
-                           int64_t m, int64_t k, int64_t begin, int64_t end)
-{
-    int64_t depth = bf16_gemm_depth(k);
+struct packing {
+    uint16_t *to;
+    const uint16_t *x;
+    int64_t ldx, m, k;
+};
 
-    for (int64_t s = begin; s < end; s++)
+static void pack_some(void *ctx, size_t begin, size_t end)
+{
+    const struct packing *j = ctx;
+    int64_t depth = bf16_gemm_depth(j->k);
+
+    for (int64_t s = (int64_t)begin; s < (int64_t)end; s++)
         for (int64_t at = 0; at < depth; at += STRIP_STEP) {
-            int64_t n = k - at < STRIP_STEP ? k - at : STRIP_STEP;
-            uint16_t *step = to + s * GEMM_STRIP * depth + at * GEMM_STRIP;
+            int64_t n = j->k - at < STRIP_STEP ? j->k - at : STRIP_STEP;
+            uint16_t *step = j->to + s * GEMM_STRIP * depth + at * GEMM_STRIP;
 
             for (int64_t i = 0; i < GEMM_STRIP; i++, step += STRIP_STEP) {
                 int64_t r = s * GEMM_STRIP + i;
 
-                if (r < m && n == STRIP_STEP) {
-                    memcpy(step, x + r * ldx + at, STRIP_STEP * sizeof(*step));
+                if (r < j->m && n == STRIP_STEP) {
+                    memcpy(step, j->x + r * j->ldx + at,
+                           STRIP_STEP * sizeof(*step));
                     continue;
                 }
                 memset(step, 0, STRIP_STEP * sizeof(*step));
-                if (r < m)
-                    memcpy(step, x + r * ldx + at, (size_t)n * sizeof(*step));
+                if (r < j->m)
+                    memcpy(step, j->x + r * j->ldx + at,
+                           (size_t)n * sizeof(*step));
             }
         }
+}
+
+void bf16_gemm_pack_strips(uint16_t *to, const uint16_t *x, int64_t ldx,
+                           int64_t m, int64_t k)
+{
+    struct packing j = { to, x, ldx, m, k };
+
+    threads_for((size_t)((m + GEMM_STRIP - 1) / GEMM_STRIP), 1, pack_some, &j);
 }
 
 /* ---- products ---- */

@@ -47,10 +47,9 @@ bool bf16_gemm_strips(void);
 /* Elements (bf16) of x [m, k] in strips.  The strip of row r, a multiple of
  * GEMM_STRIP, begins at element r * bf16_gemm_depth(k). */
 size_t bf16_gemm_strips_packed(int64_t m, int64_t k);
-/* Pack strips begin..end-1 of x [m, k], whose leading dimension is ldx.  to:
- * all strips; 64-aligned. */
+/* Pack x [m, k], whose leading dimension is ldx, by all threads.  to: 64-aligned. */
 void bf16_gemm_pack_strips(uint16_t *to, const uint16_t *x, int64_t ldx,
-                           int64_t m, int64_t k, int64_t begin, int64_t end);
+                           int64_t m, int64_t k);
 
 /* Arguments of one product. */
 struct bf16_gemm {
