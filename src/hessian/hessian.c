@@ -511,10 +511,8 @@ int hessian_finish(struct hessian *h, const float **data, struct err *e)
         *data = h->sum;
         return h->sum ? hessian_gpu_finish(h->gpu, h->sum, false, e) : e->code;
     }
-    free(h->chunk);
-    free(h->own);
-    h->chunk = NULL;
-    h->own = NULL;
+    /* memory of tokens is given back behind the Hessian (hessian_close()): 35 ms
+     * of 11,008 inputs, for which others would wait */
     scale.factor = 2 / (double)h->tokens;
     threads_for(h->elements, 1 << 16, scale_part, &scale);
     if (h->shape.block)
