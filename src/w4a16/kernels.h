@@ -58,8 +58,9 @@ struct w4_kernels {
 /* Those of cpu_level(). */
 const struct w4_kernels *w4_kernels(void);
 
-/* Outputs of a tile of W4_AWQ from which on rows are read along them, four at a time,
- * instead of down their columns: of use on Intel CPUs, where rows have sums of bytes. */
+/* Outputs of a tile of W4_AWQ from which on rows of words are read along them, four at
+ * a time, instead of down their columns.  INT64_MAX: never, where the CPU is not
+ * Intel's, or the kernels have no sums of four products (V_QUADS). */
 int64_t w4_wide(void);
 /* Another number, for tests; 0: as at first. */
 void w4_wide_set(int64_t outputs);
