@@ -1,6 +1,5 @@
-/* forge_w4a16.h at every level of CPU: all layouts, zeros, act-order, types,
- * ragged shapes and numbers of rows, against products in double of weights that
- * are put together here from codes, zeros and scales; outputs are poisoned. */
+/* forge_w4a16.h at every level of CPU: all layouts, zeros, act-order, types, ragged shapes,
+ * against products in double of codes, zeros and scales; outputs are poisoned. */
 #include "common/math/bf16_gemm.h"
 #include "common/math/cpu.h"
 #include "w4_linear.h"
@@ -128,42 +127,38 @@ static void same(const float *y, const float *z, int64_t m, int64_t o)
                       (size_t)o * sizeof(*y)));
 }
 
+static void again(const struct forge_w4a16 *w, const struct rows *x, int64_t o,
+                  const float *y)
+{
+    float *z = multiply(w, x, o);
+
+    same(y, z, x->m, o);
+    free(z);
+}
+
 static void alone(const struct forge_w4a16 *w, const struct rows *x, int64_t o,
                   const float *y)
 {
     for (int64_t r = 0; r < x->m && x->m <= FORGE_W4A16_FEW; r++) {
-        struct rows one = { x->type, 1, x->ld,
-                            (char *)x->p +
-                                (size_t)(r * x->ld) *
-                                    (x->type == FORGE_W4A16_F32 ? 4 : 2),
-                            x->value + r * x->ld };
-        float *z = multiply(w, &one, o);
+        int64_t at = r * x->ld, size = x->type == FORGE_W4A16_F32 ? 4 : 2;
+        struct rows one = { x->type, 1, x->ld, (char *)x->p + at * size,
+                            x->value + at };
 
-        same(y + r * (o + SPARE), z, 1, o);
-        free(z);
+        again(w, &one, o, y + r * (o + SPARE));
     }
 }
 
-/* CPUs of a level with VNNI and without it, of those that read AWQ's rows along them and
- * of others: the same bytes. */
+/* On CPUs that read AWQ's rows along them, others, and those without VNNI. */
 static void on_other_cpus(const struct forge_w4a16 *w, const struct rows *x,
                           int64_t o, const float *y)
 {
-    float *z;
+    bool few = cpu_uses_vnni() && x->m <= FORGE_W4A16_FEW;
 
-    if (!cpu_uses_vnni() || x->m > FORGE_W4A16_FEW)
-        return;
-    for (int i = 0; i < 2; i++) {
-        w4_wide_set(i ? 1 : INT64_MAX);
-        z = multiply(w, x, o);
-        same(y, z, x->m, o);
-        free(z);
+    for (int i = 0; i < 3 && few; i++) {
+        w4_wide_set(i == 0 ? 1 : i == 1 ? INT64_MAX : 0);
+        cpu_set_vnni(i < 2);
+        again(w, x, o, y);
     }
-    w4_wide_set(0);
-    cpu_set_vnni(false);
-    z = multiply(w, x, o);
-    same(y, z, x->m, o);
-    free(z);
     cpu_set_vnni(true);
 }
 
@@ -173,9 +168,8 @@ static void at_all_levels(const struct w4_linear *l, const struct rows *x)
     float *before = NULL;
 
     for (int i = 0; i < CPU_LEVELS; i++) {
-        bool exact = x->m <= FORGE_W4A16_FEW     ? true :
-                     x->type == FORGE_W4A16_BF16 ? i != CPU_AMX :
-                                                   false;
+        bool exact = x->m <= FORGE_W4A16_FEW ||
+                     (x->type == FORGE_W4A16_BF16 && i != CPU_AMX);
         struct forge_w4a16 *w;
         float *y;
 
@@ -193,10 +187,8 @@ static void at_all_levels(const struct w4_linear *l, const struct rows *x)
             narrow(w, x, l->o, y, FORGE_W4A16_F16);
             narrow(w, x, l->o, y, FORGE_W4A16_BF16);
         }
-        free(before);
-        before = exact ? y : NULL;
-        if (!exact)
-            free(y);
+        free(exact ? before : y);
+        before = exact ? y : before;
         forge_w4a16_release(w);
     }
     free(before);
