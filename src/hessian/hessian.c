@@ -511,8 +511,6 @@ int hessian_finish(struct hessian *h, const float **data, struct err *e)
         *data = h->sum;
         return h->sum ? hessian_gpu_finish(h->gpu, h->sum, false, e) : e->code;
     }
-    /* memory of tokens is given back behind the Hessian (hessian_close()): 35 ms
-     * of 11,008 inputs, for which others would wait */
     scale.factor = 2 / (double)h->tokens;
     threads_for(h->elements, 1 << 16, scale_part, &scale);
     if (h->shape.block)

@@ -67,8 +67,9 @@ MUST_CHECK int hessian_given(struct hessian **h, const struct hessian_shape *s,
                              uint64_t tokens, float *data, struct err *e);
 uint64_t hessian_tokens(const struct hessian *h);
 /* *data = H over all tokens added, hessian_elements() floats, owned by h.
- * Nothing can be added afterwards.  E_DATA: there was no token; E_TEMP;
- * E_DEVICE. */
+ * Nothing can be added afterwards.  Memory of tokens is given back by
+ * hessian_close(), not here, where others wait for H.  E_DATA: there was no token;
+ * E_TEMP; E_DEVICE. */
 MUST_CHECK int hessian_finish(struct hessian *h, const float **data,
                               struct err *e);
 /* Whether it is made on the device, of bf16 tokens. */

@@ -28,6 +28,8 @@
 static const struct w4_kernels kernels_four = { NAME(few), NAME(values),
                                                 false };
 
+enum { AWQ_WIDE = 8192 }; /* outputs: w4_wide() */
+
 static _Atomic int64_t wide;
 
 void w4_wide_set(int64_t outputs)

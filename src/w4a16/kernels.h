@@ -26,7 +26,7 @@ struct w4_few {
      * W4_BY_OUTPUT all */
     int64_t piece, pieces;
     int64_t first, n; /* outputs first..first+n-1 */
-    bool wide;        /* W4_AWQ: of at least w4_wide() outputs */
+    bool wide;        /* W4_AWQ: n is w4_wide() at least */
     float *y;         /* [m, n], leading dimension ldy */
     int64_t ldy;
 };
@@ -60,7 +60,7 @@ const struct w4_kernels *w4_kernels(void);
 
 /* Outputs of a tile of W4_AWQ from which on rows of words are read along them, four at
  * a time, instead of down their columns.  INT64_MAX: never, where the CPU is not
- * Intel's, or the kernels have no sums of four products (V_QUADS). */
+ * Intel's, or the kernels' `quads` is false. */
 int64_t w4_wide(void);
 /* Another number, for tests; 0: as at first. */
 void w4_wide_set(int64_t outputs);

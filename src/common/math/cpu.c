@@ -121,7 +121,6 @@ enum cpu_level cpu_level(void)
 bool cpu_is_intel(void)
 {
 #if defined(__x86_64__)
-    __builtin_cpu_init();
     return __builtin_cpu_is("intel");
 #else
     return false;

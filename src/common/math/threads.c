@@ -1,8 +1,7 @@
 /* threads.c - see threads.h.  A loop is divided into parts beforehand, each a share of
  * what is left: large parts first, small ones at the end, so that all threads
- * finish at about the same time.  A thread takes one by adding to a counter, which
- * takes as long as a cache line needs from one CPU to the next, never twice because
- * another thread was first.
+ * finish at about the same time.  A thread takes one by adding to a counter,
+ * which succeeds whatever others do at the same time.
  *
  * Workers sleep between loops (futex(2)), after a short wait that spares most
  * of them the sleep between the loops of one layer.  Who wakes up when all parts
