@@ -11,6 +11,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -319,6 +320,49 @@ static void test_large(void)
     CHECK(unlink(path) == 0 && rmdir(dir) == 0);
 }
 
+static volatile sig_atomic_t signals;
+
+static void count_signal(int number)
+{
+    (void)number;
+    signals++;
+}
+
+/* Signals arrive while a cold file is read, as they do where a job is stopped and
+ * goes on. */
+static void test_signals(void)
+{
+    const size_t n = 40 << 20;
+    const struct itimerval often = { { 0, 100 }, { 0, 100 } }, never = { 0 };
+    char dir[] = "/tmp/forge-test-XXXXXX", path[64];
+    unsigned char *bytes = malloc(n), *back = malloc(n);
+    struct sigaction count = { .sa_handler = count_signal }, before;
+    struct publish *p;
+    struct file *f;
+
+    CHECK(mkdtemp(dir) && bytes && back);
+    snprintf(path, sizeof(path), "%s/out", dir);
+    for (size_t i = 0; i < n; i++)
+        bytes[i] = pattern(i);
+    CHECK(publish_create(&p, path, &e) == 0);
+    CHECK(publish_write(p, bytes, n, &e) == 0 && publish_commit(p, &e) == 0);
+    CHECK(file_open(&f, AT_FDCWD, path, &e) == 0);
+    CHECK(sigaction(SIGALRM, &count, &before) == 0);
+    CHECK(setitimer(ITIMER_REAL, &often, NULL) == 0);
+    for (int i = 0; i < 3; i++) {
+        memset(back, 0, n);
+        CHECK(file_read(f, back, n, 0, &e) == 0);
+        CHECK(!memcmp(bytes, back, n));
+    }
+    CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
+    CHECK(sigaction(SIGALRM, &before, NULL) == 0);
+    CHECK(signals);
+    file_close(f);
+    free(bytes);
+    free(back);
+    CHECK(unlink(path) == 0 && rmdir(dir) == 0);
+}
+
 /* A size limit stands for a full disk: the error comes up at a later write or
  * at commit, and nothing is published. */
 static void test_large_fails(void)
@@ -479,6 +523,7 @@ int main(void)
     test_publish();
     test_without(); /* first: a child cannot use its parent's ring */
     test_large();
+    test_signals();
     test_large_fails();
     test_region();
     test_region_full();

@@ -242,21 +242,22 @@ static int finish_request(struct file *f, struct request *q, int res,
 }
 
 /* Wait for a completion; NULL: the ring itself failed, which is not expected
- * once it has worked. */
+ * once it has worked.  A signal ends the call, too: with an error, or, where it
+ * has submitted requests, with their number. */
 static struct request *wait_one(int *res)
 {
     struct io_uring_cqe *cqe;
     struct request *q;
-    int got;
 
-    do
-        got = io_uring_submit_and_wait(&queue.ring, 1);
-    while (got == -EINTR || got == -EAGAIN || got == -EBUSY);
-    if (got < 0 || io_uring_peek_cqe(&queue.ring, &cqe) < 0) {
-        errno = got < 0 ? -got : EIO;
-        queue.state = -1;
-        return NULL;
-    }
+    do {
+        int got = io_uring_submit_and_wait(&queue.ring, 1);
+
+        if (got < 0 && got != -EINTR && got != -EAGAIN && got != -EBUSY) {
+            errno = -got;
+            queue.state = -1;
+            return NULL;
+        }
+    } while (io_uring_peek_cqe(&queue.ring, &cqe) < 0);
     q = io_uring_cqe_get_data(cqe);
     *res = cqe->res;
     io_uring_cqe_seen(&queue.ring, cqe);
