@@ -19,7 +19,7 @@ CUDA_LIBS := -lm -ldl # cuBLAS and cuSOLVER are opened when they are needed
 # Beside the plug-in, then where the toolkit was at build time.
 CUDA_RUN  = -Xlinker '-rpath=$$ORIGIN' \
              -Xlinker -rpath=$(patsubst %/bin/,%/lib64,$(dir $(realpath $(shell command -v $(NVCC)))))
-NVFLAGS   := -std=c++17 -O3 $(NVOPT) -Isrc -Iinclude -D_GNU_SOURCE \
+NVFLAGS   := -std=c++17 -O3 -Xfatbin -compress-all $(NVOPT) -Isrc -Iinclude -D_GNU_SOURCE \
              -Xcompiler -fPIC,-fvisibility=hidden,-Wall \
              $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$a,code=sm_$a)
 

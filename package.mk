@@ -10,9 +10,10 @@
 .PHONY: bundle bundle-tests dist deb check-bundle check-deb
 
 # Programs that look for libraries beside themselves first (an rpath, which
-# unlike a runpath is also searched for what libraries need), GNU make for the
-# driver, and all they need but glibc, GCC's run-time library, which comes with
-# it, and CUDA's own, which comes with the machine.
+# unlike a runpath is also searched for what libraries need), what they share as
+# one library, GNU make for the driver, and all they need but glibc, GCC's
+# run-time library, which comes with it, and CUDA's own, which comes with the
+# machine.
 B       := $O/bundle
 B_BIN   := $(patsubst bin/%,$B/bin/%,$(BIN))
 B_TESTS := $(patsubst %.c,$B/tests/%,$(notdir $(CUDA_TEST)))
@@ -22,8 +23,13 @@ B_RPATH := -Wl,--disable-new-dtags '-Wl,-rpath,$$ORIGIN/../lib'
 # Opened by name when first needed, so that ldd does not know it: common/math/blas.c.
 B_OPENED := libopenblas.so.0
 B_LINK   = $(Q)mkdir -p $(@D); $(CC) $(LDFLAGS) $(B_RPATH) -Wl,-s -o $@ $^ $(LDLIBS)
+B_SO    := $O/lib/libforge.so
+$(B_SO): $O/libforge.a
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -shared -Wl,-soname,$(@F),-Bsymbolic-functions,-s -o $@ \
+	  -Wl,--whole-archive $< -Wl,--no-whole-archive $(LDLIBS)
 $(foreach t,$(TOOLS),$(eval \
-  $B/bin/$(basename $(notdir $t)): $O/$t.o $O/libforge.a))
+  $B/bin/$(basename $(notdir $t)): $O/$t.o $(B_SO)))
 $(filter-out $B/$(TEXT),$(B_BIN)):
 	$(B_LINK)
 $(B_TESTS): $B/tests/%: $O/tests/gpu/%.c.o $O/libforge.a
@@ -34,19 +40,19 @@ $(B_HELP): $B/tests/%: $O/tests/helper/%.c.o $O/libforge.a
 	$(B_LINK)
 bundle: $(B_BIN) $(W4_SO)
 	$(Q)rm -rf $B/lib $B/tests; mkdir -p $B/lib/4bit-forge $B/include
-	$(Q)cp $(W4_SO) $B/lib; ln -s $(W4).1 $B/lib/$(W4); cp include/*.h $B/include
+	$(Q)cp $(B_SO) $B/lib; strip -o $B/lib/$(W4).1 $(W4_SO); ln -s $(W4).1 $B/lib/$(W4); cp include/*.h $B/include
 	$(Q)cp scripts/forge-run scripts/pipeline.mk $B/lib/4bit-forge
 	$(Q)cp -L "$$(command -v $(firstword $(MAKE)))" $B/lib/4bit-forge/make
 	$(Q)opened=; for l in $(B_OPENED); do \
 	    so=$$(ldconfig -p | sed -n "s|.*$$l .* => ||p" | head -n 1); \
 	    if [ -z "$$so" ]; then echo "bundle: no $$l here" >&2; exit 1; fi; \
 	    opened="$$opened $$so"; done; \
-	  for f in $(filter-out %/$(TEXT),$(B_BIN)) $$opened; do ldd $$f; done | awk '$$2 == "=>" { print $$3 }' | \
+	  for f in $(B_SO) $$opened; do ldd $$f; done | awk '$$2 == "=>" { print $$3 }' | \
 	  { cat; printf '%s\n' $$opened; } | sort -u | \
 	  grep -vE '/(libc|libm|libdl|librt|libpthread|libgcc_s|ld-linux[^/]*)\.so' | \
 	  xargs -r cp -Lt $B/lib
 	$(Q)if command -v $(NVCC) >/dev/null; then \
-	  $(MAKE) --no-print-directory cuda && cp $(CUDA_SO) $B/bin; \
+	  $(MAKE) --no-print-directory cuda && strip -o $B/bin/$(notdir $(CUDA_SO)) $(CUDA_SO); \
 	else echo 'bundle: no nvcc here: without forge-cuda.so'; fi
 	@du -sh $B
 # Equal trees give equal tarballs: names sorted, one owner, the time of the commit.
