@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/math/dtype.h"
 #include "gptq/solve/split.h"
 #include "test.h"
 
@@ -37,13 +38,24 @@ static float *room(size_t n)
     return x;
 }
 
+/* What a product makes of x. */
+static double part_of(float x, bool coarse)
+{
+    uint16_t high;
+
+    if (!coarse)
+        return (double)x;
+    CHECK(from_f32(&high, DT_BF16, &x, 1));
+    return (double)f32_from_bf16(high);
+}
+
 /* Columns c0..c1 by rows k0..k1 of it, of x or -x. */
 static void products(uint64_t c0, uint64_t c1, uint64_t k0, uint64_t k1,
-                     bool minus)
+                     bool minus, bool coarse)
 {
     float *right = room(COLS * TERMS), *old = room(COLS * TERMS);
     float *x[SUMS], *sum[SUMS], *before[SUMS];
-    struct split_part part = { at, right, c0, c1, k0, k1 };
+    struct split_part part = { at, right, c0, c1, k0, k1, coarse };
     struct split_sum s[SUMS];
 
     memcpy(old, right, COLS * TERMS * sizeof(float));
@@ -75,7 +87,7 @@ static void products(uint64_t c0, uint64_t c1, uint64_t k0, uint64_t k1,
                 double want = 0, size = fabs((double)before[i][c * R + r]);
 
                 for (uint64_t k = k0; k < k1; k++) {
-                    double y = (double)x[i][k * R + r] *
+                    double y = part_of(x[i][k * R + r], coarse) *
                                (double)at(old, c0 + c, k)[(c0 + c) % 8];
 
                     want += minus ? -y : y;
@@ -99,9 +111,11 @@ int main(void)
 {
     if (!split_is_there())
         return 0;
-    products(0, COLS, 0, TERMS, false);
-    products(16, 144, 32, TERMS, true);
-    products(32, 48, 64, 96, false);
-    products(0, 128, 160, 160, false);
+    for (int coarse = 0; coarse < 2; coarse++) {
+        products(0, COLS, 0, TERMS, false, coarse);
+        products(16, 144, 32, TERMS, true, coarse);
+        products(32, 48, 64, 96, false, coarse);
+        products(0, 128, 160, 160, false, coarse);
+    }
     return 0;
 }

@@ -200,6 +200,7 @@ static void move_targets(struct job *j, struct tile *s, int n, uint64_t first)
             .alpha = p->alpha,
             .beta = p->beta,
             .gap = p->gap,
+            .bf16 = p->solve.dtype == DT_BF16,
             .output = p->output ? p->output + row * cols : NULL,
             .rows = rows_from(j, row),
         };
