@@ -48,11 +48,22 @@ bool env_away(void)
            *env_text("FORGE_RETRIES");
 }
 
+/* What make would take from a makefile that runs this program: options as -n and -i,
+ * and more files. */
+static void forget_make(void)
+{
+    static const char *const name[] = { "MAKEFLAGS", "MFLAGS", "GNUMAKEFLAGS",
+                                        "MAKEFILES", "MAKELEVEL" };
+
+    for (size_t i = 0; i < ARRAY_LEN(name); i++)
+        unsetenv(name[i]);
+}
+
 int env_setup(struct err *e)
 {
     ssize_t n = readlink("/proc/self/exe", bindir, sizeof(bindir) - 1);
     char *path, *slash, mk[PATH_MAX + 32];
-    const char *old = env_text("PATH");
+    const char *old = *env_text("PATH") ? env_text("PATH") : "/usr/bin:/bin";
     size_t cap;
 
     bindir[n > 0 ? n : 0] = 0;
@@ -75,5 +86,6 @@ int env_setup(struct err *e)
     snprintf(path, cap, "%s:%s:%s", bindir, libdir, old);
     setenv("PATH", path, 1);
     free(path);
+    forget_make();
     return 0;
 }

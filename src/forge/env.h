@@ -20,7 +20,8 @@ bool env_away(void);
  * first. */
 const char *env_bindir(void);
 const char *env_libdir(void);
-/* Find both directories, and put them in front of PATH.  E_NOINPUT: there is no
- * pipeline.mk. */
+/* Find both directories, put them in front of PATH (where it is not set: of the
+ * system's), and take what GNU make reads out of the environment.  E_NOINPUT: there is
+ * no pipeline.mk. */
 MUST_CHECK int env_setup(struct err *e);
 #endif

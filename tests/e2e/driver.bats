@@ -325,6 +325,17 @@ PYTHON
     [[ $stderr == *"forge: warning: 'short': "[2-9]" sequences, 128 were asked for" ]]
 }
 
+@test "options of a make that runs forge, and an empty environment, change nothing" {
+    want=$(forge quantize "$model" plain --method rtn --quiet && md5sum <plain/model.safetensors)
+    for set in MAKEFLAGS=-n MAKEFLAGS=i GNUMAKEFLAGS=-n MAKEFILES=/etc/passwd; do
+        env "$set" forge quantize "$model" out --method rtn --quiet
+        [ "$(md5sum <out/model.safetensors)" = "$want" ]
+        rm -r out
+    done
+    env -i "$(command -v forge)" quantize "$model" out --method rtn --quiet
+    [ "$(md5sum <out/model.safetensors)" = "$want" ]
+}
+
 @test "--quiet says nothing" {
     run -0 forge quantize "$model" out --method rtn --quiet
     [ -z "$output" ]
