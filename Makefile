@@ -114,7 +114,7 @@ SCRIPT := scripts/demo scripts/deb-control scripts/sysroot scripts/completions/f
 # that shows these functions alone; those of forge_w4a16_cuda.h are the plug-in's.
 W4      := libforge_w4a16.so
 W4_SO   := $O/lib/$(W4).1
-W4_SRC  := $(wildcard src/w4a16/*.c src/common/math/bf16_*.c) src/common/base.c src/layout/unpack.c \
+W4_SRC  := $(wildcard src/w4a16/*.c src/common/math/bf16_*.c) src/common/base.c src/common/cgroup.c src/layout/unpack.c \
            $(patsubst %,src/common/math/%.c,blas cpu dtype threads)
 
 obj     = $(patsubst %,$O/%.o,$(1))

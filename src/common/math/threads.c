@@ -9,11 +9,14 @@
 #include "common/math/threads.h"
 
 #include <linux/futex.h>
+#include <math.h>
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "common/cgroup.h"
 
 enum {
     MAX_THREADS = 4096,
@@ -52,14 +55,19 @@ static struct {
 
 static _Thread_local bool inside;
 
+/* Of a group's share of the time as many CPUs as can use it up: more of them are all
+ * stopped when it is. */
 static int allowed_cpus(void)
 {
+    double share = ceil(cgroup_limit(CGROUP_CPUS, ""));
     cpu_set_t set;
     int n;
 
     if (sched_getaffinity(0, sizeof(set), &set))
         return 1;
     n = CPU_COUNT(&set);
+    if (share > 0 && share < n)
+        n = (int)share;
     return n > 0 ? n : 1;
 }
 

@@ -8,8 +8,9 @@
 
 #include "common/base.h"
 
-/* Number of threads of all loops; 0: the CPUs of the process's affinity mask.
- * Call once, before the first loop. */
+/* Number of threads of all loops; 0: the CPUs of the process's affinity mask, but as many
+ * as its control group's share of their time can use (cgroup.h) at most.  Call once,
+ * before the first loop. */
 void threads_set(int64_t n);
 /* The number in use, at least 1. */
 int threads_count(void);
