@@ -9,6 +9,7 @@
 #include "calib/calib.h"
 #include "arch/device_bytes.h"
 #include "calib/options.h"
+#include "common/io/region.h"
 #include "device/device.h"
 
 /* MODEL and FILE, or with --shares the FILEs of all parts. */
@@ -87,6 +88,10 @@ static void parse(struct calib_options *s, int argc, char **argv)
           "GPU memory for sums of experts' outputs; if all take more, they "
           "are made in parts, by a second run [8GiB]",
           &s->expert_sums, 0, 0, false },
+        { OPT_SIZE, 0, "states-memory", "SIZE",
+          "memory for states and activations of all tokens, which are in files "
+          "where they have more [0]",
+          &s->states_memory, 0, 1, true },
         { OPT_CHOICE, 0, "dtype", "bf16|f32", "type to compute in [bf16]",
           &s->dtype, 0, 0, false },
         DEVICE_OPTIONS(&s->device),
@@ -182,6 +187,7 @@ int main(int argc, char **argv)
     c.part = s.part;
     c.outputs = s.outputs;
     c.key = s.tool.key;
+    region_keep(s.states_memory);
     c.dir = tool_temporary_dir(&s.tool);
     /* first of all: the pipe's writer may be waiting for its reader */
     if (s.feedback && feedback_open(&c.feedback, s.feedback, s.loans, &e) < 0)

@@ -12,7 +12,7 @@ struct calib_options {
     int64_t layer; /* -1: not given */
     const char *to, *hidden, *feedback, *loans, *until;
     struct calib_stop stop;
-    uint64_t expert_sums;
+    uint64_t expert_sums, states_memory;
     struct batch_part part;
     struct device_choice device;
     int dtype, propagate, skip_experts, hitmap, kv_b;

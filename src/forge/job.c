@@ -247,6 +247,7 @@ static void put_all(struct json_writer *w, const struct job *j)
     put_text(w, "gpu", j->gpu);
     put_int(w, "gpu_memory", (int64_t)j->gpu_memory);
     put_int(w, "gpu_states", (int64_t)j->gpu_states);
+    put_int(w, "states_memory", (int64_t)j->states_memory);
     put_int(w, "shard_size", (int64_t)j->shard_size);
     put_text(w, "T", job_tokens_dir(j, dir));
     put_text(w, "C", job_calib_dir(j, dir));
@@ -451,6 +452,8 @@ static void get_all(struct reader *r, struct job *j)
     j->gpu_memory = (uint64_t)n;
     get_int(r, "gpu_states", 0, INT64_MAX, &n);
     j->gpu_states = (uint64_t)n;
+    get_int(r, "states_memory", -1, INT64_MAX, &n); /* trees before had none */
+    j->states_memory = n > 0 ? (uint64_t)n : 0;
     get_int(r, "shard_size", 1, INT64_MAX, &n);
     j->shard_size = (uint64_t)n;
     get_int(r, "bytes_in", 0, INT64_MAX, &n);

@@ -79,6 +79,9 @@ struct job {
     /* what forge-calib may hold of the GPU in the loop, where there is no limit;
      * 0: half of what is free */
     uint64_t gpu_states;
+    uint64_t
+        states_memory; /* what it may hold of the host in states that would be files
+                             * else; 0: none */
     /* keys of the stages tokens, calib, solve: hashes of options and inputs */
     char tkey[KEY_LEN + 1], ckey[KEY_LEN + 1], skey[KEY_LEN + 1];
     int64_t tune;           /* steps of forge-tune, 0: none */

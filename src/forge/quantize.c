@@ -97,6 +97,10 @@ static void parse(struct request *r, int argc, char **argv)
         { OPT_SIZE, 0, "gpu-memory", "SIZE",
           "GPU memory that each tool may hold, e.g. 8G [all that is free]",
           &j->gpu_memory, 0, 0, false },
+        { OPT_SIZE, 0, "states-memory", "SIZE",
+          "memory for states of all tokens, which are in files where they take "
+          "more [half of what is left]",
+          &r->states_memory, 0, 1, true },
         { OPT_INT, 0, "tune", "STEPS",
           "then tune the codes of all layers by what the model predicts, in so "
           "many steps [0; effort best on a GPU: 640 or 512 for a small model]",
@@ -296,6 +300,7 @@ static int work(struct request *r, struct err *e)
     room_plan(r, false, &room);
     if (room_check(r, &room, e) < 0 || keys_make(r, e) < 0)
         return e->code;
+    r->j.states_memory = (uint64_t)room.states_kept;
     if (room.flops[r->j.effort] > worth_measuring && !r->quiet)
         room_plan(r, true, &room);
     return make_run(r, room.seconds[r->j.effort], e);
@@ -338,6 +343,7 @@ int command_quantize(int argc, char **argv, struct err *e)
     r->j.rest = NOT_GIVEN;
     r->j.blend = 2;
     r->j.tune = NOT_GIVEN;
+    r->states_memory = UINT64_MAX;
     r->j.jobs = 1;
     r->j.parts = 1;
     r->j.step = STEP_COST_AUTO;

@@ -25,9 +25,10 @@ struct request {
     char pruned[PATH_MAX]; /* the pruned model, which is then quantized */
     int sym, asym, dry_run, quiet, progress;
     double bits; /* --bits, for each weight; 0: --group and --grid say */
-    uint64_t shard_size; /* --shard-size; 0: that of check_model() */
-    bool hashed;         /* the weights are: keys.c */
-    double rate;         /* --rate, GFLOP/s; 0: measure it */
+    uint64_t shard_size;    /* --shard-size; 0: that of check_model() */
+    bool hashed;            /* the weights are: keys.c */
+    uint64_t states_memory; /* --states-memory; UINT64_MAX: not given */
+    double rate;            /* --rate, GFLOP/s; 0: measure it */
     struct gpu gpu;
     struct plan plan;
     bool fisher[EFFORTS];            /* which efforts solve rows together */
@@ -72,6 +73,9 @@ struct room {
     double mapped; /* most pages of such files that stay in memory (region.h) */
     /* of work and memory, states of all tokens */
     double states_disk, states_memory;
+    double
+        states_kept; /* what forge-calib is allowed, so that some or all of those that
+                         * would be in files are in memory */
     /* forge-gradient's part of memory and, its states, of work; 0: not run */
     double gradient, gradient_states;
     double tune, tune_files;                 /* the same of forge-tune */

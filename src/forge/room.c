@@ -11,6 +11,7 @@
 #include "common/io/memory.h"
 #include "common/io/region.h"
 #include "common/math/threads.h"
+#include "forge/env.h"
 #include "forge/rate.h"
 #include "forge/request.h"
 #include "forge/stops.h"
@@ -121,6 +122,30 @@ static double hidden_files(const struct request *r, double tokens)
            least(2, (double)r->plan.layers - 1);
 }
 
+/* States that would be in files are in memory, all of them, if they take up to half of
+ * what is left, in a loop that runs here; with --states-memory, up to that. */
+static void keep_states(const struct request *r, struct room *room)
+{
+    const double spare = 64 << 20; /* regions grow by steps */
+    bool given = r->states_memory != UINT64_MAX, all;
+    double most = given ? (double)r->states_memory :
+                          (memory_available() - room->memory) / 2;
+
+    if (env_away() || r->j.propagate == PROPAGATE_ORIGINAL ||
+        (r->j.parts > 1 && !make_in_pipe(&r->j)) || room->states_disk <= 0 ||
+        most <= 0)
+        return;
+    all = room->states_disk + spare <= most;
+    if (!all && !given)
+        return;
+    room->states_kept = all ? room->states_disk + spare : most;
+    room->memory += room->states_kept;
+    if (all) {
+        room->work -= room->states_disk;
+        room->states_disk = 0;
+    }
+}
+
 /* Disk space.  The work directory holds codes; the states of all tokens in
  * temporary files; and the hidden states to resume from, which are needed where a
  * step of its own takes them up.  The result is written beside OUT first. */
@@ -183,6 +208,7 @@ static void plan_bytes(const struct request *r, struct room *room)
                                         8 * sqrt((double)p->hessian_bytes / 2) *
                                             (double)p->hidden_size);
     room->memory = fmax(room->memory, room->gradient);
+    keep_states(r, room);
     room->mapped = fmin(room->states_disk, (double)region_share());
     if (j->tune) {
         plan_tune(r, room);

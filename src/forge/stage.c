@@ -111,6 +111,9 @@ static int stage_loop(struct stage *s, struct err *e)
     if (s->j.gpu_states)
         command_add(c, "--gpu-memory",
                     stage_text(s, "%" PRIu64, s->j.gpu_states), NULL);
+    if (s->j.states_memory)
+        command_add(c, "--states-memory",
+                    stage_text(s, "%" PRIu64, s->j.states_memory), NULL);
     command_add(c, "--feedback", "-", "--codes",
                 stage_path(s->path[4], s->S, "codes-%.fts"), "--expect-key",
                 resume ? s->j.skey : s->j.tkey, "--key", s->j.skey,

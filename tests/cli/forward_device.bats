@@ -304,7 +304,7 @@ files() { # DIR DEVICE OPTION...
     cp -rL "$bin" "$bin/../lib" all
     cp gpu/forge-cuda.so all/bin
     said() { # FORGE OPTION...: MiB
-        "$1" quantize --dry-run --rate 1 --text "$model/../calib.jsonl" --sequences 600 --seqlen 512 "${@:2}" \
+        "$1" quantize --dry-run --rate 1 --text "$model/../calib.jsonl" --sequences 600 --seqlen 512 --states-memory 0 "${@:2}" \
             "$model" out >plan
         grep -Eq '^memory .*; and the system keeps up to [0-9.]+ MiB of states in memory' plan || return
         sed -nE 's/^work .*, of it ([0-9.]+) MiB for states.*/\1/p' plan
@@ -316,11 +316,22 @@ files() { # DIR DEVICE OPTION...
         here=$(said forge --effort $effort --device cpu)
         echo "$both: $is MiB, said $here"
         awk -v is="$is" -v said="$here" 'BEGIN { exit !(is > 0 && is <= said * 1.02 && is >= said * 0.95) }'
+        [ "$(files "$bin" cpu --propagate $both --states-memory "$((${here%.*} + 64))M")" -eq 0 ]
+        [ "$(files "$bin" cpu --propagate $both --states-memory 64M)" -eq "$is" ]
         is=$(files gpu cuda --propagate $both)
         there=$(said all/bin/forge --effort $effort --device cuda)
         echo "$both, cuda: $is MiB, said $there"
         awk -v is="$is" -v here="$here" -v said="$there" 'BEGIN { exit !(is <= said && said < here) }'
     done
+    memory() { # SIZE: MiB of memory
+        forge quantize --dry-run --rate 1 --text "$model/../calib.jsonl" --sequences 600 --seqlen 512 --effort fast \
+            --device cpu --states-memory "$1" "$model" out | tee plan | sed -nE 's/^memory +about ([0-9.]+) MiB.*/\1/p'
+    }
+    here=$(memory 0)
+    grep -q '^work .* for states' plan
+    there=$(memory 2G)
+    [ -z "$(sed -n '/^work .* for states/p; /^memory .*keeps/p' plan)" ]
+    awk -v here="$here" -v there="$there" 'BEGIN { exit !(there > here + 128) }'
 }
 
 @test "forge quantize --effort best: its gradients are made there" {

@@ -63,9 +63,41 @@ static void test_refused(void)
     region_release(&r);
 }
 
+/* What region_keep() allows is memory, of all regions together; what is given back may
+ * be taken again. */
+static void test_kept(void)
+{
+    const size_t large = REGION_MEMORY + (8 << 20), size = (size_t)PAGES * PAGE;
+    struct region a, b;
+    struct err e;
+
+    region_keep(2 * large + (64 << 20));
+    region_init(&a, directory());
+    region_init(&b, "/nowhere/at/all");
+    CHECK(region_reserve(&a, large, &e) == 0 && !a.file);
+    write_pages(&a, large - size, 5);
+    CHECK(region_reserve(&b, large, &e) == 0 && !b.file);
+    CHECK(region_reserve(&b, 2 * large, &e) == E_CREATE);
+    region_release(&b);
+    region_init(&b, "/nowhere/at/all");
+    CHECK(region_reserve(&a, large + (32 << 20), &e) == 0 && !a.file);
+    CHECK(pages_are(&a, large - size, 5));
+    CHECK(region_reserve(&a, 3 * large, &e) == 0 && a.file);
+    CHECK(pages_are(&a, large - size, 5) && a.on_disk == a.cap);
+    CHECK(region_reserve(&b, 2 * large, &e) == 0 && !b.file);
+    region_release(&a);
+    region_release(&b);
+    region_keep(0);
+    region_init(&b, "/nowhere/at/all");
+    CHECK(region_reserve(&b, REGION_MEMORY, &e) == 0 && !b.file);
+    CHECK(region_reserve(&b, large, &e) < 0);
+    region_release(&b);
+}
+
 int main(void)
 {
     test_growth();
     test_refused();
+    test_kept();
     return 0;
 }

@@ -216,7 +216,9 @@ static void store_number(const struct opt *o, const char *value)
 
 static void store_size(const struct opt *o, const char *value)
 {
-    if (!size_parse(value, o->dst))
+    if (o->max > 0 && !strcmp(value, "0"))
+        *(uint64_t *)o->dst = 0;
+    else if (!size_parse(value, o->dst))
         die(E_USAGE,
             "--%s: '%s' is no size (such as 5GB, 512MiB, 1.5G, 1000000)",
             o->name, value);

@@ -33,7 +33,8 @@ struct opt {
     const char *help; /* one line; ends with the default in [brackets] if it
                        * has one */
     void *dst;        /* where the value is stored, see enum opt_type */
-    double min, max;  /* OPT_INT, OPT_FLOAT: range, inclusive */
+    double min, max;  /* OPT_INT, OPT_FLOAT: range, inclusive; OPT_SIZE: 0 is a
+                       * value where max is not 0 */
     bool local;       /* the option does not change the output's content
                       * (paths, threads, verbosity): not recorded in HEAD
                       * frames */

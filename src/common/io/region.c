@@ -22,6 +22,16 @@ static struct {
     atomic_size_t is; /* bytes of the files of all regions */
 } files = { .once = PTHREAD_ONCE_INIT };
 
+static struct {
+    size_t most; /* region_keep() */
+    atomic_size_t is;
+} kept;
+
+void region_keep(size_t bytes)
+{
+    kept.most = bytes;
+}
+
 static void learn(void)
 {
     files.most = (size_t)(memory_available() / 4);
@@ -86,6 +96,25 @@ static int grow_file(struct region *r, size_t cap, struct err *e)
     return 0;
 }
 
+/* Whether cap bytes may be anonymous memory, which are then counted. */
+static bool keep(struct region *r, size_t cap)
+{
+    size_t more = cap > REGION_MEMORY ? cap - r->kept : 0;
+
+    if (atomic_fetch_add(&kept.is, more) + more > kept.most && more) {
+        atomic_fetch_sub(&kept.is, more);
+        return false;
+    }
+    r->kept += more;
+    return true;
+}
+
+static void let_go(struct region *r)
+{
+    atomic_fetch_sub(&kept.is, r->kept);
+    r->kept = 0;
+}
+
 static void *map(int file, size_t cap)
 {
     int flags = file ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
@@ -95,23 +124,39 @@ static void *map(int file, size_t cap)
     return p == MAP_FAILED ? NULL : p;
 }
 
-/* Grow to cap bytes; only the change from memory to a file copies. */
-static int move(struct region *r, size_t cap, struct err *e)
+static void *grow(const struct region *r, size_t cap)
 {
-    int file = r->file;
     void *p;
 
-    if (cap > REGION_MEMORY && grow_file(r, cap, e) < 0)
-        return e->code;
-    if (r->p && file == r->file) {
-        p = mremap(r->p, r->cap, cap, MREMAP_MAYMOVE);
-        p = p == MAP_FAILED ? NULL : p;
-    } else {
-        p = map(r->file, cap);
-        if (p && r->p) {
-            memcpy(p, r->p, r->cap);
-            munmap(r->p, r->cap);
-        }
+    if (!r->p)
+        return map(r->file, cap);
+    p = mremap(r->p, r->cap, cap, MREMAP_MAYMOVE);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+/* From memory to a file, which copies. */
+static void *leave_memory(struct region *r, size_t cap)
+{
+    void *p = map(r->file, cap);
+
+    if (p && r->p) {
+        memcpy(p, r->p, r->cap);
+        munmap(r->p, r->cap);
+    }
+    return p;
+}
+
+/* Grow to cap bytes. */
+static int move(struct region *r, size_t cap, struct err *e)
+{
+    bool memory = !r->file;
+    void *p = memory && keep(r, cap) ? grow(r, cap) : NULL;
+
+    if (!p && cap > REGION_MEMORY) {
+        let_go(r);
+        if (grow_file(r, cap, e) < 0)
+            return e->code;
+        p = memory ? leave_memory(r, cap) : grow(r, cap);
     }
     if (!p)
         return err_set(e, E_TEMP, "temporary memory: cannot allocate %zu bytes",
@@ -156,5 +201,6 @@ void region_release(struct region *r)
     if (r->file)
         close(r->file - 1);
     atomic_fetch_sub(&files.is, r->on_disk);
+    let_go(r);
     *r = (struct region){ 0 };
 }

@@ -1,9 +1,9 @@
 /* region.h - growing memory for rows of all sequences, backed by a file if
  * large.
  *
- * Up to REGION_MEMORY bytes it is anonymous memory; beyond, a shared mapping
- * of an unnamed temporary file, so the kernel may write pages out instead of
- * keeping them.  The file vanishes with the process. */
+ * Up to REGION_MEMORY bytes it is anonymous memory; beyond, and beyond what
+ * region_keep() allows, a shared mapping of an unnamed temporary file, so the kernel may
+ * write pages out instead of keeping them.  The file vanishes with the process. */
 #ifndef FORGE_REGION_H
 #define FORGE_REGION_H
 
@@ -18,7 +18,13 @@ struct region {
     size_t cap;      /* a multiple of the page size */
     int file;        /* descriptor + 1; 0: anonymous memory */
     size_t on_disk;  /* bytes of the file */
+    size_t kept;     /* bytes that region_keep() is asked for */
 };
+
+/* Let the process's regions of more than REGION_MEMORY have so many bytes of anonymous
+ * memory together; 0 at first.  Many threads that write new pages of a file wait for each
+ * other: 50 us for each page and thread, 16 threads. */
+void region_keep(size_t bytes);
 
 /* Empty, allocates nothing.  dir is kept as a pointer. */
 void region_init(struct region *r, const char *dir);
