@@ -2,6 +2,7 @@
 #include "common/base.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,10 +16,20 @@ const char forge_what[] = "@(#)4bit-forge " FORGE_VERSION;
 const char *progname = "forge";
 int verbosity;
 
+/* Descriptors 0 to 2 that are closed would be those of files that are opened next, which
+ * messages would be written into.  These cannot be read, or written. */
+static void open_standard(void)
+{
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0)
+            (void)!open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
 void base_init(const char *argv0)
 {
     const char *slash = strrchr(argv0, '/');
 
+    open_standard();
     progname = slash ? slash + 1 : argv0;
     signal(SIGXFSZ, SIG_IGN); /* exceeded file size limit: EFBIG, not a
                                * signal */

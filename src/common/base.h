@@ -86,7 +86,8 @@ extern const char *progname; /* last component of argv[0], for messages */
 extern int verbosity;        /* -1 quiet, 0 normal, 1 verbose */
 
 /* First call of every main(): sets progname; ignores SIGXFSZ and SIGPIPE, so
- * that exceeded limits and closed pipes are errors of write(2). */
+ * that exceeded limits and closed pipes are errors of write(2); standard input, output
+ * and error that are closed stay unusable, but no other file takes their place. */
 void base_init(const char *argv0);
 /* Print one line, unless e->told, and end the process at once (_exit, no
  * atexit handlers) with status -code.  die() formats as err_set() does. */

@@ -336,6 +336,15 @@ PYTHON
     [ "$(md5sum <out/model.safetensors)" = "$want" ]
 }
 
+@test "where standard streams are closed no other file takes their place" {
+    forge quantize "$model" out --method rtn --quiet
+    sh -c 'forge repack out awq --layout awq <&- >&- 2>&-'
+    forge verify awq
+    run -74 sh -c 'forge eval "$0" out --text "$1" --sequences 2 <&- >&- 2>&-' "$model" "$tree/examples/eval.txt"
+    run -74 sh -c 'forge ls out >&-'
+    run -74 sh -c 'forge-grid <&-'
+}
+
 @test "--quiet says nothing" {
     run -0 forge quantize "$model" out --method rtn --quiet
     [ -z "$output" ]
