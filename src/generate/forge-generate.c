@@ -68,17 +68,16 @@ static void parse(struct settings *s, int argc, char **argv)
         TOOL_COMMON(&s->tool),
         TOOL_END,
     };
-    int i =
-        opt_parse(argc, argv, "[option...] MODEL [PROMPT]",
-                  "Continue a text with a checkpoint, or answer it.", table);
+    int i;
 
+    opt_for_stream = "--sequences"; /* else it is text */
+    i = opt_parse(argc, argv, "[option...] MODEL [PROMPT]",
+                  "Continue a text with a checkpoint, or answer it.", table);
     if (argc - i < 1 || argc - i > 2)
         die(E_USAGE, "want MODEL and at most one PROMPT (try --help)");
     s->model = argv[i];
     s->prompt = argv[i + 1];
     tool_apply(&s->tool);
-    if (!s->sequences)
-        die_tells = NULL; /* text is asked for */
     if (s->greedy &&
         (s->temperature > 0 || s->top_p > 0 || s->top_k >= 0 || s->seed >= 0))
         die(E_USAGE, "--greedy draws nothing: --temperature, --top-p, --top-k "

@@ -133,6 +133,12 @@ with_template() {
     [ "${#stderr_lines[@]}" = 1 ]
 }
 
+@test "an error is no frame where text was asked for, and one in a stream" {
+    [ -z "$(forge-generate --tokens 0 2>/dev/null)" ]
+    [ -z "$(forge-generate /nowhere 2>/dev/null)" ]
+    run -66 bash -c 'forge-generate /nowhere --sequences 2 2>/dev/null | forge-ls -'
+}
+
 @test "whichever allocation fails" {
     fail_each malloc 75 forge-generate -q --tokens 2 "$M" x
 }

@@ -303,12 +303,25 @@ static void tell_reader(const struct err *why)
         stream_refuse(why);
 }
 
+const char *opt_for_stream;
+
+static bool wants_stream(char **argv)
+{
+    size_t n = opt_for_stream ? strlen(opt_for_stream) : 0;
+
+    while (n && *argv &&
+           (strncmp(*argv, opt_for_stream, n) ||
+            ((*argv)[n] && (*argv)[n] != '=')))
+        argv++;
+    return !n || *argv;
+}
+
 /* The table's rows are TOOL_STREAM's (tool.h) if there is a key to store. */
-static void expect_reader(const struct opt *table)
+static void expect_reader(const struct opt *table, char **argv)
 {
     const char *value;
 
-    if (!find(table, "--key", &value))
+    if (!find(table, "--key", &value) || !wants_stream(argv))
         return;
     output = find(table, "--output", &value)->dst;
     die_tells = tell_reader;
@@ -321,7 +334,7 @@ int opt_parse(int argc, char **argv, const char *synopsis, const char *summary,
     struct err e;
 
     base_init(argv[0]);
-    expect_reader(table);
+    expect_reader(table, argv);
     if (cpu_choose(getenv("FORGE_CPU"), &e) < 0)
         die_err(&e);
     strcpy(record, "[]");

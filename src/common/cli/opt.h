@@ -55,6 +55,10 @@ struct opt {
 int opt_parse(int argc, char **argv, const char *synopsis, const char *summary,
               const struct opt *table);
 
+/* The option without which a tool that has a --key writes no stream, "--sequences"; NULL:
+ * it writes one in any case.  To be set before opt_parse(). */
+extern const char *opt_for_stream;
+
 /* Copy word i (from 0) of `words`, separated by '|', to `to`; returns `to`.
  * Words have fewer than OPT_WORD characters. */
 enum { OPT_WORD = 24 };
