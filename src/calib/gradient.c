@@ -321,9 +321,9 @@ static int open_margins(struct run *r, int64_t layer, struct margins *to,
 {
     const struct span *b = r->w.batch;
 
-    if (!r->choice && choice_cost(r->g->m, layer, between(r, layer, b->row),
-                                  before(r, layer + 1, b->row), r->grad.p,
-                                  b->rows, &r->choice, e) < 0)
+    if (r->choice == 0 && choice_cost(r->g->m, layer, between(r, layer, b->row),
+                                      before(r, layer + 1, b->row), r->grad.p,
+                                      b->rows, &r->choice, e) < 0)
         return e->code;
     *to = (struct margins){ .by = r->choice,
                             .first = ((uint64_t)layer + 1) << 40 |

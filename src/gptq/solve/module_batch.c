@@ -322,7 +322,7 @@ static void take_moment(struct moments *x, const struct frame *f)
 static int find_modules(struct module_batch *t, struct err *e)
 {
     const struct frame *own = NULL, *filed = NULL;
-    struct moments x = { NULL };
+    struct moments x = { 0 };
     uint8_t *to;
 
     if (reserve(t, e) < 0)
@@ -363,7 +363,7 @@ static void keep(struct module_batch *t, const struct frame *f)
 static void keep_ends(struct module_batch *t)
 {
     const struct frame *own = NULL, *filed = NULL;
-    struct moments x = { NULL };
+    struct moments x = { 0 };
 
     for (int i = 0; t->reads_ahead && i < t->n; i++) {
         const struct frame *f = t->frame + i;
