@@ -38,24 +38,23 @@ static float *room(size_t n)
     return x;
 }
 
-/* What a product makes of x. */
-static double part_of(float x, bool coarse)
+static void round_all(float *x, size_t n)
 {
-    uint16_t high;
+    for (size_t i = 0; i < n; i++) {
+        uint16_t h;
 
-    if (!coarse)
-        return (double)x;
-    CHECK(from_f32(&high, DT_BF16, &x, 1));
-    return (double)f32_from_bf16(high);
+        CHECK(from_f32(&h, DT_BF16, &x[i], 1));
+        x[i] = f32_from_bf16(h);
+    }
 }
 
-/* Columns c0..c1 by rows k0..k1 of it, of x or -x. */
+/* Columns c0..c1 by rows k0..k1 of it, of x or -x, which may be bf16. */
 static void products(uint64_t c0, uint64_t c1, uint64_t k0, uint64_t k1,
-                     bool minus, bool coarse)
+                     bool minus, bool bf16)
 {
     float *right = room(COLS * TERMS), *old = room(COLS * TERMS);
     float *x[SUMS], *sum[SUMS], *before[SUMS];
-    struct split_part part = { at, right, c0, c1, k0, k1, coarse };
+    struct split_part part = { at, right, c0, c1, k0, k1, bf16 };
     struct split_sum s[SUMS];
 
     memcpy(old, right, COLS * TERMS * sizeof(float));
@@ -63,6 +62,8 @@ static void products(uint64_t c0, uint64_t c1, uint64_t k0, uint64_t k1,
         uint16_t *left = (uint16_t *)room(TERMS * R);
 
         x[i] = room(TERMS * R);
+        if (bf16)
+            round_all(x[i], TERMS * R);
         sum[i] = room(COLS * R);
         before[i] = room(COLS * R);
         memcpy(before[i], sum[i], COLS * R * sizeof(float));
@@ -87,7 +88,7 @@ static void products(uint64_t c0, uint64_t c1, uint64_t k0, uint64_t k1,
                 double want = 0, size = fabs((double)before[i][c * R + r]);
 
                 for (uint64_t k = k0; k < k1; k++) {
-                    double y = part_of(x[i][k * R + r], coarse) *
+                    double y = (double)x[i][k * R + r] *
                                (double)at(old, c0 + c, k)[(c0 + c) % 8];
 
                     want += minus ? -y : y;
@@ -111,11 +112,11 @@ int main(void)
 {
     if (!split_is_there())
         return 0;
-    for (int coarse = 0; coarse < 2; coarse++) {
-        products(0, COLS, 0, TERMS, false, coarse);
-        products(16, 144, 32, TERMS, true, coarse);
-        products(32, 48, 64, 96, false, coarse);
-        products(0, 128, 160, 160, false, coarse);
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        products(0, COLS, 0, TERMS, false, bf16);
+        products(16, 144, 32, TERMS, true, bf16);
+        products(32, 48, 64, 96, false, bf16);
+        products(0, 128, 160, 160, false, bf16);
     }
     return 0;
 }

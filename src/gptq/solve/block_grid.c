@@ -41,8 +41,7 @@ void block_push(struct tile *s, int n, const struct tile_group *g)
                                         .c0 = g->c0,
                                         .c1 = end,
                                         .k0 = end,
-                                        .k1 = s->plan->f->padded,
-                                        .coarse = true } };
+                                        .k1 = s->plan->f->padded } };
 
     for (int i = 0; i < n; i++)
         memset(s[i].acc, 0, (end - g->c0) * ROWS * sizeof(float));

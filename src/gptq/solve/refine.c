@@ -26,8 +26,7 @@ static void gather(struct tile *s, int n, const struct tile_group *g)
                                         .of = s->plan,
                                         .c0 = g->c0,
                                         .c1 = end_of(g),
-                                        .k1 = g->c0,
-                                        .coarse = true } };
+                                        .k1 = g->c0 } };
 
     for (int i = 0; i < n; i++)
         memset(s[i].acc, 0, (p.part.c1 - p.part.c0) * ROWS * sizeof(float));

@@ -83,8 +83,7 @@ static void push_split(struct cpu_tile *t, uint64_t c0, uint64_t c1)
                                .c0 = c0,
                                .c1 = c1,
                                .k0 = c1,
-                               .k1 = t->padded,
-                               .coarse = true };
+                               .k1 = t->padded };
 
     for (uint64_t q = 0; q < t->panels; q++)
         sum[q] = (struct split_sum){ t->acc + q * CPU_BLOCK * ROWS,

@@ -131,11 +131,11 @@ float split_element(const struct split_part *p, uint64_t c, uint64_t k)
 #define MEMORY_IS_USED __asm__ volatile("" : : : "memory")
 
 /* sum[48][16] += left right over n blocks of terms, hi and lo of the right side, and of
- * the left one, or of that hi alone.  The next block is requested: a tenth faster, with
- * one sum 1.5 times. */
+ * the left one, or with `bf16` of that hi alone.  The next block is requested: a tenth
+ * faster, with one sum 1.5 times. */
 AMX static inline __attribute__((always_inline)) void
 multiply(float *sum, const uint16_t *left, const char *hi, const char *lo,
-         uint64_t n, const bool coarse)
+         uint64_t n, const bool bf16)
 {
     MEMORY_IS_USED;
     _tile_loadd(0, sum, LINE);
@@ -151,13 +151,13 @@ multiply(float *sum, const uint16_t *left, const char *hi, const char *lo,
         _tile_dpbf16ps(2, 7, 3);
         _tile_loadd(4, lo, LINE);
         _tile_dpbf16ps(0, 5, 4);
-        if (!coarse)
+        if (!bf16)
             _tile_loadd(5, left + TILE, LINE);
         _tile_dpbf16ps(1, 6, 4);
-        if (!coarse)
+        if (!bf16)
             _tile_loadd(6, left + 3 * TILE, LINE);
         _tile_dpbf16ps(2, 7, 4);
-        if (!coarse)
+        if (!bf16)
             _tile_loadd(7, left + 5 * TILE, LINE);
         hi += BLOCK;
         lo += BLOCK;
@@ -165,7 +165,7 @@ multiply(float *sum, const uint16_t *left, const char *hi, const char *lo,
             __builtin_prefetch(hi + i, 0, 3);
             __builtin_prefetch(lo + i, 0, 3);
         }
-        if (coarse)
+        if (bf16)
             continue;
         _tile_dpbf16ps(0, 5, 3);
         _tile_dpbf16ps(1, 6, 3);
@@ -177,14 +177,14 @@ multiply(float *sum, const uint16_t *left, const char *hi, const char *lo,
     MEMORY_IS_USED;
 }
 
-AMX static void multiply_fine(float *sum, const uint16_t *left, const char *hi,
-                              const char *lo, uint64_t n)
+AMX static void multiply_f32(float *sum, const uint16_t *left, const char *hi,
+                             const char *lo, uint64_t n)
 {
     multiply(sum, left, hi, lo, n, false);
 }
 
-AMX static void multiply_coarse(float *sum, const uint16_t *left,
-                                const char *hi, const char *lo, uint64_t n)
+AMX static void multiply_bf16(float *sum, const uint16_t *left, const char *hi,
+                              const char *lo, uint64_t n)
 {
     multiply(sum, left, hi, lo, n, true);
 }
@@ -221,7 +221,7 @@ static void add_columns(const struct split_sum *s, int n,
         terms = p->k1 - k < PIECE ? p->k1 - k : PIECE;
         for (int i = 0; i < n; i++)
             for (uint64_t c = c0; c < c1; c += SPLIT_COLS)
-                (p->coarse ? multiply_coarse : multiply_fine)(
+                (p->bf16 ? multiply_bf16 : multiply_f32)(
                     s[i].work + (c - c0) * ROWS,
                     s[i].left + k / SPLIT_DEPTH * SPLIT_LEFT,
                     (const char *)p->at(p->of, c, k),

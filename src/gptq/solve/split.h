@@ -4,9 +4,7 @@
  *     x y ~ hi(x) hi(y) + hi(x) lo(y) + lo(x) hi(y)
  *
  * is within 2^-15 |x y| of x y: 2^-17 for what the two parts leave of either
- * operand, 2^-16 for lo(x) lo(y).  Coarse ones leave out lo(x) hi(y): they are those of
- * hi(x), which is within 2^-9 |x| of x, the same one in all products of x.  Level amx
- * alone; parts below 2^-126 count as 0. */
+ * operand, 2^-16 for lo(x) lo(y).  Level amx alone; parts below 2^-126 count as 0. */
 #ifndef FORGE_SPLIT_H
 #define FORGE_SPLIT_H
 
@@ -43,7 +41,7 @@ struct split_part {
     split_at *at;
     const void *of;
     uint64_t c0, c1, k0, k1;
-    bool coarse;
+    bool bf16; /* x is bf16, so that lo(x) is 0 and its products are left out */
 };
 
 /* Split a part in place: of SPLIT_DEPTH rows of two panels hi takes the first's

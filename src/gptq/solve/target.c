@@ -150,7 +150,7 @@ static void follow_drift(const struct target *t, struct tile *s, int n,
 {
     uint64_t cols = t->plan->f->padded;
     struct tile_product p = {
-        .part = { .at = at_drift, .of = t, .k1 = cols, .coarse = way->bf16 },
+        .part = { .at = at_drift, .of = t, .k1 = cols, .bf16 = way->bf16 },
         .of_target = true,
         .in_place = true,
     };

@@ -58,7 +58,7 @@ struct target_way {
     double alpha, beta;
     const float *output;
     bool gap;
-    bool bf16; /* W is bf16, so coarse products (split.h) lack nothing */
+    bool bf16; /* W is bf16 (split.h) */
     uint64_t rows;
 };
 /* Replace the targets W of n tiles of the target's plan, loaded and not yet
