@@ -313,7 +313,9 @@ cut_at_each() {
     }
     heads='hooks tokens generate weights calib gradient hessian grid solve tune split pack prune'
     for tool in $heads; do
-        early 64 "forge-$tool" --no-such-option
+        stream=() # what else would write text
+        [ $tool != generate ] || stream=(--sequences 2)
+        early 64 "forge-$tool" "${stream[@]}" --no-such-option
     done
     early 64 forge-grid --group
     early 64 forge-pack --layout gguf
