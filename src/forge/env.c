@@ -63,7 +63,7 @@ int env_setup(struct err *e)
 {
     ssize_t n = readlink("/proc/self/exe", bindir, sizeof(bindir) - 1);
     char *path, *slash, mk[PATH_MAX + 32];
-    const char *old = *env_text("PATH") ? env_text("PATH") : "/usr/bin:/bin";
+    const char *set = env_text("PATH"), *old = *set ? set : "/usr/bin:/bin";
     size_t cap;
 
     bindir[n > 0 ? n : 0] = 0;

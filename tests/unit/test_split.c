@@ -53,9 +53,9 @@ static void products(uint64_t c0, uint64_t c1, uint64_t k0, uint64_t k1,
                      bool minus, bool bf16)
 {
     float *right = room(COLS * TERMS), *old = room(COLS * TERMS);
-    float *x[SUMS], *sum[SUMS], *before[SUMS];
+    float *x[SUMS], *sum[SUMS], *before[SUMS], *same[SUMS];
     struct split_part part = { at, right, c0, c1, k0, k1, bf16 };
-    struct split_sum s[SUMS];
+    struct split_sum s[SUMS], f32[SUMS];
 
     memcpy(old, right, COLS * TERMS * sizeof(float));
     for (int i = 0; i < SUMS; i++) {
@@ -66,12 +66,19 @@ static void products(uint64_t c0, uint64_t c1, uint64_t k0, uint64_t k1,
             round_all(x[i], TERMS * R);
         sum[i] = room(COLS * R);
         before[i] = room(COLS * R);
+        same[i] = room(COLS * R);
         memcpy(before[i], sum[i], COLS * R * sizeof(float));
+        memcpy(same[i], sum[i], COLS * R * sizeof(float));
         split_left(left, x[i], TERMS, minus);
         s[i] = (struct split_sum){ sum[i], left, room(SPLIT_WORK) };
+        f32[i] = (struct split_sum){ same[i], left, s[i].work };
     }
     split_right(&part);
     split_add(s, SUMS, &part);
+    part.bf16 = false; /* the same bytes, and so without it */
+    split_add(f32, SUMS, &part);
+    for (int i = 0; i < SUMS; i++)
+        CHECK(!memcmp(same[i], sum[i], COLS * R * sizeof(float)));
     for (uint64_t c = 0; c < COLS; c++)
         for (uint64_t k = 0; k < TERMS; k++) {
             float was = at(old, c, k)[c % 8];
@@ -101,6 +108,7 @@ static void products(uint64_t c0, uint64_t c1, uint64_t k0, uint64_t k1,
         free(x[i]);
         free(sum[i]);
         free(before[i]);
+        free(same[i]);
         free((void *)s[i].left);
         free(s[i].work);
     }

@@ -153,9 +153,9 @@ static int move(struct region *r, size_t cap, struct err *e)
     void *p = memory && keep(r, cap) ? grow(r, cap) : NULL;
 
     if (!p && cap > REGION_MEMORY) {
-        let_go(r);
         if (grow_file(r, cap, e) < 0)
             return e->code;
+        let_go(r);
         p = memory ? leave_memory(r, cap) : grow(r, cap);
     }
     if (!p)

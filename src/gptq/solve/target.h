@@ -62,7 +62,8 @@ struct target_way {
     uint64_t rows;
 };
 /* Replace the targets W of n tiles of the target's plan, loaded and not yet
- * quantized, by W*: way[n], all of them with an output or none, and of one `gap`.
+ * quantized, by W*: way[n], all of them with an output or none, and of one `gap` and
+ * `bf16`.
  * Returns the number of rows that stay. */
 uint64_t target_move(const struct target *t, struct tile *s, int n,
                      const struct target_way *way);
