@@ -19,8 +19,8 @@
 struct compared {
     const char *given, *path;
     bool evaluate;
-    char tmp[PATH_MAX + 192]; /* its figures; "": not evaluated */
-    char word[2 * PATH_MAX];  /* NAME=FILE for forge-report */
+    char word[2 * PATH_MAX + 192]; /* NAME=FILE for forge-report */
+    const char *made;              /* that FILE, if it is made here, or NULL */
 };
 
 struct reporting {
@@ -181,12 +181,12 @@ static int evaluate_compared(struct reporting *t, const struct job *j,
 
         if (!c->evaluate)
             continue;
-        snprintf(c->tmp, sizeof(c->tmp),
-                 "%s/%s/by-layer-compare-%d.jsonl.tmp.%ld.report", t->work,
+        snprintf(c->word, sizeof(c->word),
+                 "%.*s%s/%s/by-layer-compare-%d.jsonl.tmp.%ld.report",
+                 (int)(c->path - c->given), c->given, t->work,
                  job_solve_dir(j, S), i, (long)getpid());
-        snprintf(c->word, sizeof(c->word), "%.*s%s", (int)(c->path - c->given),
-                 c->given, c->tmp);
-        rc = evaluate(&t->r, j->model, c->path, false, c->tmp, e);
+        c->made = c->word + (c->path - c->given);
+        rc = evaluate(&t->r, j->model, c->path, false, c->made, e);
     }
     return rc;
 }
@@ -254,8 +254,8 @@ int command_report(int argc, char **argv, struct err *e)
     if (!rc)
         rc = page(t, e);
     for (int i = 0; i < PEERS_MAX; i++)
-        if (*t->compared[i].tmp)
-            unlink(t->compared[i].tmp);
+        if (t->compared[i].made)
+            unlink(t->compared[i].made);
     free(t);
     return rc;
 }

@@ -235,7 +235,7 @@ MUST_CHECK int model_check(const struct model *m, const void *p, int64_t n,
 MUST_CHECK int model_load_embedding(struct model *m, struct err *e);
 void model_release_embedding(struct model *m);
 /* E_CONFIG: the model, where its layers run, does not support sequences of this
- * length. */
+ * length.  A warning, once: they are longer than max_position_embeddings. */
 MUST_CHECK int model_check_length(const struct model *m, int64_t length,
                                   struct err *e);
 /* E_DATA: one of n tokens is not in the vocabulary. */

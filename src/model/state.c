@@ -69,6 +69,20 @@ static int64_t widest(const struct model_config *c)
     return larger(w, c->intermediate_size);
 }
 
+/* Rotations go on behind the last position that the model was trained for, but what it
+ * makes of them is not known. */
+static void warn_of_length(const struct model_config *c, int64_t length)
+{
+    static bool said;
+
+    if (!said && c->max_position && length > c->max_position) {
+        warning("a sequence of %lld tokens, the model was made for up to "
+                "max_position_embeddings %lld",
+                (long long)length, (long long)c->max_position);
+        said = true;
+    }
+}
+
 int model_check_length(const struct model *m, int64_t length, struct err *e)
 {
     const struct model_config *c = &m->config;
@@ -92,6 +106,7 @@ int model_check_length(const struct model *m, int64_t length, struct err *e)
                        "a sequence of %lld tokens: rope type 'dynamic' is "
                        "supported up to max_position_embeddings %lld",
                        (long long)length, (long long)c->max_position);
+    warn_of_length(c, length);
     return 0;
 }
 

@@ -119,6 +119,17 @@ with_template() {
     [ "$(jq -c '[.finish, .text, (.ids | length)]' <a)" = '["stop","",1]' ]
 }
 
+@test "positions beyond those that the model was made for are said, once" {
+    cp -r "$M" short
+    jq '.max_position_embeddings = 40' "$M/config.json" >short/config.json
+    printf '%s\n%s\n' "$P" "$P" >prompts
+    run -0 --separate-stderr forge-generate --lines --greedy --tokens 48 short <prompts
+    [ "$(grep -c '^forge-generate: warning: a sequence of 5[0-9] tokens.*max_position_embeddings 40$' <<<"$stderr")" = 1 ]
+    forge-generate -q --lines --greedy --tokens 48 "$M" <prompts | cmp - <(echo "$output")
+    run -0 --separate-stderr forge-generate --greedy --tokens 8 short "$P"
+    [[ $stderr != *warning* ]]
+}
+
 @test "wrong use is one line and 64; a wrong prompt 65; no model 66; no room 74" {
     for o in "--greedy --seed 1" "--raw --system x" "--tokens 0" "--top-p 0" "--lines"; do
         # shellcheck disable=SC2086

@@ -37,8 +37,8 @@ static void begin(const char *groups)
 
 static void limits(double memory, double cpus)
 {
-    CHECK(cgroup_limit(CGROUP_MEMORY, root) == memory);
-    CHECK(cgroup_limit(CGROUP_CPUS, root) == cpus);
+    CHECK(cgroup_left(CGROUP_MEMORY, root) == memory);
+    CHECK(cgroup_left(CGROUP_CPUS, root) == cpus);
 }
 
 static void test_second(void)
@@ -57,6 +57,19 @@ static void test_second(void)
     limits(1000, 2.5);
     put("sys/fs/cgroup/pods/other/cpu.max", "1000 100000\n");
     limits(1000, 2.5);
+
+    /* of 1 GB 700 MB are in use, 600 of which are pages of files */
+    put("sys/fs/cgroup/pods/memory.max", "1000000000\n");
+    put("sys/fs/cgroup/pods/memory.current", "700000000\n");
+    put("sys/fs/cgroup/pods/memory.stat",
+        "anon 90000000\nfile 610000000\ninactive_anon 5\n"
+        "inactive_file 200000000\nactive_file 400000000\nunevictable 7\n");
+    put("sys/fs/cgroup/pods/one/box/memory.max", "max\n");
+    limits(900000000, 2.5);
+    put("sys/fs/cgroup/pods/one/box/memory.max", "800000000\n");
+    limits(800000000, 2.5);
+    put("sys/fs/cgroup/pods/one/box/memory.current", "800000000\n");
+    limits(1, 2.5); /* nothing is left */
 
     begin("0::/\n"); /* a container that sees its own group as the first one */
     put("sys/fs/cgroup/cpu.max", "50000 100000\n");
@@ -77,6 +90,11 @@ static void test_first(void)
         "9223372036854771712\n");
     limits(5000, 6);
 
+    put("sys/fs/cgroup/memory/memory.usage_in_bytes", "4500\n");
+    put("sys/fs/cgroup/memory/memory.stat",
+        "inactive_file 9\ntotal_inactive_file 1000\ntotal_active_file 500\n");
+    limits(2000, 6);
+
     begin("2:cpuacct:/a\n1:xcpu,cpux:/a\n");
     put("sys/fs/cgroup/cpu/a/cpu.cfs_quota_us", "600000\n");
     put("sys/fs/cgroup/cpu/a/cpu.cfs_period_us", "100000\n");
@@ -89,7 +107,7 @@ static void test_nothing(void)
     limits(0, 0);
     begin("no colon\n1\n:\n");
     limits(0, 0);
-    CHECK(cgroup_limit(CGROUP_CPUS, "/nowhere/at/all") == 0);
+    CHECK(cgroup_left(CGROUP_CPUS, "/nowhere/at/all") == 0);
 }
 
 int main(void)

@@ -23,7 +23,7 @@ static double of_machine(void)
 
 double memory_available(void)
 {
-    double group = cgroup_limit(CGROUP_MEMORY, ""), machine = of_machine();
+    double group = cgroup_left(CGROUP_MEMORY, ""), machine = of_machine();
 
     return group > 0 && (machine <= 0 || group < machine) ? group : machine;
 }

@@ -59,7 +59,7 @@ static _Thread_local bool inside;
  * stopped when it is. */
 static int allowed_cpus(void)
 {
-    double share = ceil(cgroup_limit(CGROUP_CPUS, ""));
+    double share = ceil(cgroup_left(CGROUP_CPUS, ""));
     cpu_set_t set;
     int n;
 
