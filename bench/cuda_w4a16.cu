@@ -13,7 +13,8 @@ static const char *const way_name[WAYS] = { "", "tiles", "wgmma", "slabs" };
 struct matrix {
     int64_t o, i;
     uint32_t *words;
-    __half *scales;
+    uint16_t *scales; /* of in_f16's type, or the other one */
+    bool scales_in_f16;
     struct cuda_w4 *w;
 };
 
@@ -31,28 +32,8 @@ static __global__ void bench_words_kernel(uint32_t *w, size_t n, uint64_t seed)
     }
 }
 
-static __global__ void bench_scales_kernel(__half *s, size_t n, uint64_t seed)
-{
-    size_t step = (size_t)gridDim.x * blockDim.x;
-
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
-         i += step)
-        s[i] = __float2half(0.01f + 0.003f * noise(i, seed));
-}
-
-/* From the picture of forge-layouts(5). */
-static __device__ double weight_at(const uint32_t *words, const __half *scales,
-                                   int64_t outputs, int64_t o, int64_t k)
-{
-    const int place[8] = { 0, 4, 1, 5, 2, 6, 3, 7 };
-    uint32_t q = words[k * (outputs / 8) + o / 8] >> 4 * place[o % 8] & 15;
-
-    return ((double)q - 8) *
-           (double)__half2float(scales[k / GROUP * outputs + o]);
-}
-
 /* Element `at` of x, f16 or bf16. */
-static __device__ double x_at(const uint16_t *x, int64_t at, bool in_f16)
+static __device__ double element(const uint16_t *x, int64_t at, bool in_f16)
 {
     return (double)(in_f16 ? __half2float(((const __half *)x)[at]) :
                              __bfloat162float(((const __nv_bfloat16 *)x)[at]));
@@ -64,6 +45,26 @@ static __device__ uint16_t rounded(float v, bool in_f16)
                     __bfloat16_as_ushort(__float2bfloat16(v));
 }
 
+static __global__ void bench_scales_kernel(uint16_t *s, size_t n, bool in_f16,
+                                           uint64_t seed)
+{
+    size_t step = (size_t)gridDim.x * blockDim.x;
+
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
+         i += step)
+        s[i] = rounded(0.01f + 0.003f * noise(i, seed), in_f16);
+}
+
+/* From the picture of forge-layouts(5). */
+static __device__ double weight_at(const struct matrix &m, int64_t o, int64_t k)
+{
+    const int place[8] = { 0, 4, 1, 5, 2, 6, 3, 7 };
+    uint32_t q = m.words[k * (m.o / 8) + o / 8] >> 4 * place[o % 8] & 15;
+
+    return ((double)q - 8) *
+           element(m.scales, k / GROUP * m.o + o, m.scales_in_f16);
+}
+
 /* bf16 to f16, in place. */
 static __global__ void bench_half_kernel(uint16_t *x, size_t n)
 {
@@ -71,23 +72,22 @@ static __global__ void bench_half_kernel(uint16_t *x, size_t n)
 
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
          i += step)
-        x[i] = rounded((float)x_at(x, (int64_t)i, false), true);
+        x[i] = rounded((float)element(x, (int64_t)i, false), true);
 }
 
 /* Of sampled elements: worst[0] the greatest |y - sum| / size of the terms. */
-static __global__ void
-bench_check_kernel(const uint32_t *words, const __half *scales, int64_t o_all,
-                   int64_t i_all, const uint16_t *x, bool in_f16, int64_t rows,
-                   const float *y, unsigned long long *worst)
+static __global__ void bench_check_kernel(struct matrix m, const uint16_t *x,
+                                          bool in_f16, int64_t rows,
+                                          const float *y,
+                                          unsigned long long *worst)
 {
-    int64_t o = (int64_t)blockIdx.x * 37 % o_all;
+    int64_t o = (int64_t)blockIdx.x * 37 % m.o;
     int64_t r = (int64_t)blockIdx.x * 11 % rows;
     __shared__ double total[2][32];
     double sum = 0, size = 0;
 
-    for (int64_t k = threadIdx.x; k < i_all; k += 32) {
-        double t = weight_at(words, scales, o_all, o, k) *
-                   x_at(x, r * i_all + k, in_f16);
+    for (int64_t k = threadIdx.x; k < m.i; k += 32) {
+        double t = weight_at(m, o, k) * element(x, r * m.i + k, in_f16);
 
         sum += t;
         size += t * t;
@@ -101,19 +101,17 @@ bench_check_kernel(const uint32_t *words, const __half *scales, int64_t o_all,
         sum += total[0][i];
         size += total[1][i];
     }
-    sum = fabs((double)y[r * o_all + o] - sum) / sqrt(size);
+    sum = fabs((double)y[r * m.o + o] - sum) / sqrt(size);
     atomicMax(worst, (unsigned long long)__double_as_longlong(
                          sum == sum ? sum : 1e300));
 }
 
-static __global__ void bench_dense_kernel(const uint32_t *words,
-                                          const __half *scales, int64_t o_all,
-                                          int64_t i_all, bool in_f16,
+static __global__ void bench_dense_kernel(struct matrix m, bool in_f16,
                                           uint16_t *to)
 {
-    for (int64_t k = threadIdx.x; k < i_all; k += blockDim.x)
-        to[blockIdx.x * i_all + k] = rounded(
-            (float)weight_at(words, scales, o_all, blockIdx.x, k), in_f16);
+    for (int64_t k = threadIdx.x; k < m.i; k += blockDim.x)
+        to[blockIdx.x * m.i + k] =
+            rounded((float)weight_at(m, blockIdx.x, k), in_f16);
 }
 
 /* Bytes of words and scales. */
@@ -133,21 +131,23 @@ static struct cuda_w4 *prepare(const struct matrix *m)
     l.group = GROUP;
     l.codes = m->words;
     l.scales = m->scales;
-    l.scale_type = FORGE_W4A16_F16;
+    l.scale_type = m->scales_in_f16 ? FORGE_W4A16_F16 : FORGE_W4A16_BF16;
     MUST(cuda_w4_prepare(c, &w, &l, &why));
     return w;
 }
 
-static struct matrix make(int64_t o, int64_t i, uint64_t seed)
+static struct matrix make(int64_t o, int64_t i, bool scales_in_f16,
+                          uint64_t seed)
 {
     struct matrix m = { o, i };
 
     m.words = (uint32_t *)device((size_t)(o * i / 2));
-    m.scales = (__half *)device((size_t)(o * i / GROUP * 2));
+    m.scales = (uint16_t *)device((size_t)(o * i / GROUP * 2));
+    m.scales_in_f16 = scales_in_f16;
     bench_words_kernel<<<4096, 256, 0, c->stream>>>(m.words,
                                                     (size_t)(o * i / 8), seed);
     bench_scales_kernel<<<1024, 256, 0, c->stream>>>(
-        m.scales, (size_t)(o * i / GROUP), seed);
+        m.scales, (size_t)(o * i / GROUP), scales_in_f16, seed);
     m.w = prepare(&m);
     return m;
 }
@@ -173,8 +173,8 @@ static double checked(const struct matrix *m, const uint16_t *x, int64_t rows,
     double d;
 
     MUSTC(cudaMemsetAsync(worst, 0, 8, c->stream));
-    bench_check_kernel<<<2048, 32, 0, c->stream>>>(
-        m->words, m->scales, m->o, m->i, x, in_f16, rows, y, worst);
+    bench_check_kernel<<<2048, 32, 0, c->stream>>>(*m, x, in_f16, rows, y,
+                                                   worst);
     MUSTC(cudaMemcpyAsync(&bits, worst, 8, cudaMemcpyDefault, c->stream));
     MUSTC(cudaStreamSynchronize(c->stream));
     MUSTC(cudaFree(worst));
@@ -270,7 +270,8 @@ static void one_count(const struct matrix m[TURNS], uint16_t *const w[TURNS],
            2.0 * (double)rows * (double)(o * i) / automatic * 1e-9);
 }
 
-static void one_linear(int64_t o, int64_t i, bool x_in_f16)
+/* Few rows, whose weights stay exact, for one pair of types alone. */
+static void one_linear(int64_t o, int64_t i, bool x_in_f16, bool scales_in_f16)
 {
     static const int64_t counts[] = { 1,  2,   4,   8,   16,  32,   64,
                                       96, 128, 192, 256, 512, 1024, 4096 };
@@ -284,19 +285,19 @@ static void one_linear(int64_t o, int64_t i, bool x_in_f16)
     if (in_f16)
         bench_half_kernel<<<1024, 256, 0, c->stream>>>(x, (size_t)(most * i));
     for (int k = 0; k < TURNS; k++) {
-        m[k] = make(o, i, 77 + k);
+        m[k] = make(o, i, scales_in_f16, 77 + k);
         w[k] = (uint16_t *)device((size_t)(o * i) * 2);
-        bench_dense_kernel<<<(unsigned)o, 256, 0, c->stream>>>(
-            m[k].words, m[k].scales, o, i, in_f16, w[k]);
+        bench_dense_kernel<<<(unsigned)o, 256, 0, c->stream>>>(m[k], in_f16,
+                                                               w[k]);
     }
     ms = timed([&] { cuda_w4_release(prepare(&m[0])); });
-    printf(
-        "w4a16 [%lld, %lld], x in %s: prepared in %.2f ms, %.1f MB where the "
-        "checkpoint has %.1f\n",
-        (long long)i, (long long)o, in_f16 ? "f16" : "bf16", ms,
-        (double)cuda_w4_memory(m[0].w) / 1e6, stored_bytes(o, i) / 1e6);
+    printf("w4a16 [%lld, %lld], x in %s, scales in %s: prepared in %.2f ms, "
+           "%.1f MB where the checkpoint has %.1f\n",
+           (long long)i, (long long)o, in_f16 ? "f16" : "bf16",
+           scales_in_f16 ? "f16" : "bf16", ms,
+           (double)cuda_w4_memory(m[0].w) / 1e6, stored_bytes(o, i) / 1e6);
     for (int64_t rows : counts)
-        if (!in_f16 || rows > FORGE_W4A16_CUDA_EXACT)
+        if (in_f16 != scales_in_f16 || rows > FORGE_W4A16_CUDA_EXACT)
             one_count(m, w, x, y, rows);
     in_f16 = false;
     for (int k = 0; k < TURNS; k++) {
@@ -366,7 +367,7 @@ static void experts(void)
     float *y = (float *)device((size_t)most * WIDTH * 4);
 
     for (int e = 0; e < EXPERTS; e++) {
-        m[e] = make(WIDTH, HIDDEN, 1000 + e);
+        m[e] = make(WIDTH, HIDDEN, true, 1000 + e);
         w[e] = m[e].w;
     }
     for (int64_t tokens = 1; tokens <= 4096; tokens *= 4) {
@@ -411,8 +412,9 @@ static void experts(void)
 
 void bench_w4a16(void)
 {
-    one_linear(28672, 8192, false);
-    one_linear(28672, 8192, true);
-    one_linear(4096, 4096, false);
+    one_linear(28672, 8192, false, true);
+    one_linear(28672, 8192, true, true);
+    one_linear(28672, 8192, false, false);
+    one_linear(4096, 4096, false, true);
     experts();
 }
