@@ -346,6 +346,17 @@ static int make_parents(const char *dir, struct err *e)
     return 0;
 }
 
+/* Whether the file at `path`, open as `lock`, is locked now.  Not if another forge, which
+ * had the lock, removed it, and the directory, at its end. */
+static bool locks(int lock, const char *path)
+{
+    struct stat here, there;
+
+    return !flock(lock, LOCK_EX | LOCK_NB) && !fstat(lock, &here) &&
+           !stat(path, &there) && here.st_ino == there.st_ino &&
+           here.st_dev == there.st_dev;
+}
+
 static int take_lock(struct place *p, bool wait, struct err *e)
 {
     char path[PATH_MAX];
@@ -358,7 +369,7 @@ static int take_lock(struct place *p, bool wait, struct err *e)
     p->lock = open(path, O_RDWR | O_CREAT | O_NOFOLLOW, 0666);
     if (p->lock < 0)
         return err_set(e, E_CREATE, "'%s': cannot be written to:", p->dir);
-    for (int ms = 0; flock(p->lock, LOCK_EX | LOCK_NB); ms += STEP_MS) {
+    for (int ms = 0; !locks(p->lock, path); ms += STEP_MS) {
         if (!wait || ms >= WAIT_MS) {
             close(p->lock);
             p->lock = -1;

@@ -408,6 +408,16 @@ PYTHON
     refused 75 forge quantize "$model" out "${small[@]}" --work work 7>&-
 }
 
+@test "a work directory that another run removes at its end is not gone on in" {
+    forge quantize "$model" other "${small[@]}" --work out.work
+    # removed once forge has opened it, too, and waits for the lock
+    flock -o out.work/lock bash -c 'until [ "$(find /proc/[0-9]*/fd -lname "$PWD/out.work/lock" \
+        2>/dev/null | wc -l)" -ge 2 ]; do sleep 0.01; done; rm -r out.work' &
+    refused 75 forge quantize "$model" out "${small[@]}"
+    wait
+    [ ! -e out.work ]
+}
+
 @test "tokens: ids as the model's tokenizer gives them" {
     echo 'The quick brown fox' | forge tokens "$model" --ids >ids
     [[ $(cat ids) =~ ^[0-9]+(\ [0-9]+)*$ ]]
