@@ -18,6 +18,7 @@ struct tiles {
     int64_t ldx, ldy;
     int y_type;
     int outputs, strips, steps, groups;
+    int halves;       /* of a group */
     uint32_t inverse; /* w4_inverse() */
     int whole;        /* tiles that are not divided, the first ones */
     int items;        /* steps of the others */
@@ -175,6 +176,7 @@ static inline int tiles_of(const struct w4_launch *l, int places,
     a->strips = (int)((l->outputs + W4_STRIP - 1) / W4_STRIP);
     a->steps = (int)(l->depth / places);
     a->groups = (int)l->groups;
+    a->halves = (int)l->halves;
     a->inverse = w4_inverse(l->halves);
     if (l->tiles >= INT32_MAX / a->steps)
         return err_set(e, E_CONFIG, "cuda: a product too large");

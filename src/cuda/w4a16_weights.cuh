@@ -29,36 +29,20 @@ static __device__ __forceinline__ uint4 load_shared_16(uint32_t from)
     return v;
 }
 
-/* What a lane reads of a step: codes, and of each half meta of its two rows. */
-struct raw {
-    uint4 codes;
-    uint32_t meta[2][2];
-};
-
-/* codes, meta: where the lane's own of a step lie in shared memory; meta of the second
- * half: so many bytes behind. */
-static __device__ __forceinline__ void raw_read(struct raw *r, uint32_t codes,
-                                                uint32_t meta, int half)
-{
-    r->codes = load_shared_16(codes);
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        r->meta[i / 2][i % 2] =
-            load_shared(meta + i / 2 * half + i % 2 * 8 * 4);
-}
-
-/* How a lane exchanges codes with the three others of its rows. */
+/* How a lane exchanges codes with the three others of its rows: selectors of
+ * __byte_perm(). */
 struct order {
-    bool upper; /* of the four lanes */
-    /* bytes to send; those of the operands, of both lanes */
-    uint32_t away, first, second;
+    uint32_t upper; /* the first word in the upper two lanes, else the second */
+    uint32_t away, first, second; /* bytes to send; those of the operands */
 
     __device__ __forceinline__ order(int lane)
     {
-        upper = lane & 2;
+        upper = lane & 2 ? 0x3210 : 0x7654;
         away = lane & 1 ? 0x6420 : 0x7531;
         first = lane & 1 ? 0x3514 : 0x5240;
         second = lane & 1 ? 0x3716 : 0x7260;
+        /* so that they are not made of the lane anew for each half */
+        asm volatile("" : "+r"(upper), "+r"(away), "+r"(first), "+r"(second));
     }
 
     /* Words of a half, 8 places of a lane, to those of two operands whose places
@@ -69,46 +53,54 @@ struct order {
     __device__ __forceinline__ void operator()(uint32_t a, uint32_t b,
                                                uint32_t to[2]) const
     {
-        uint32_t come = __shfl_xor_sync(~0u, upper ? a : b, 2);
+        uint32_t come = __shfl_xor_sync(~0u, __byte_perm(a, b, upper), 2);
 
-        a = upper ? come : a;
-        b = upper ? b : come;
+        a = __byte_perm(come, a, upper);
+        b = __byte_perm(b, come, upper);
         come = __shfl_xor_sync(~0u, __byte_perm(a, b, away), 1);
         to[0] = __byte_perm(a, come, first);
         to[1] = __byte_perm(b, come, second);
     }
 };
 
-/* The first operands of products from a half: its words in order, and meta. */
-template <class T, bool SPLIT>
-static __device__ __forceinline__ void weights(uint32_t (&to)[2][4],
-                                               const uint32_t (&word)[2],
-                                               const uint32_t (&meta)[2])
-{
+/* What makes weights of codes of a group: of a lane's two rows w4_base plus the zero
+ * point, and the scale, each twice. */
+template <class T, bool SPLIT> struct scaling {
     typedef typename w4_base<T>::pair pair;
     uint32_t zero[2];
     pair high[2], low[2];
 
+    /* meta: where that of the lane's first row lies in shared memory. */
+    __device__ __forceinline__ void read(uint32_t meta)
+    {
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        float scale = __uint_as_float(meta[i] & ~15u);
-        T top = T(scale), rest = T(SPLIT ? scale - (float)top : 0);
+        for (int i = 0; i < 2; i++) {
+            uint32_t m = load_shared(meta + i * 8 * 4);
+            float scale = __uint_as_float(m & ~15u);
+            T top = T(scale), rest = T(SPLIT ? scale - (float)top : 0);
 
-        zero[i] = (meta[i] & 15) * 0x00010001 + w4_base<T>::base;
-        high[i] = { top, top };
-        low[i] = { rest, rest };
+            zero[i] = (m & 15) * 0x00010001 + w4_base<T>::base;
+            high[i] = { top, top };
+            low[i] = { rest, rest };
+        }
     }
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-        w4_operand<T>(to[i], word[i], zero);
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        pair q = *(const pair *)&to[i / 4][i % 4];
 
-        q = SPLIT ? __hfma2(q, high[i & 1], __hmul2(q, low[i & 1])) :
-                    __hmul2(q, high[i & 1]);
-        to[i / 4][i % 4] = *(const uint32_t *)&q;
+    /* The first operands of products from a half: its words in order. */
+    __device__ __forceinline__ void weights(uint32_t (&to)[2][4],
+                                            const uint32_t (&word)[2]) const
+    {
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            w4_operand<T>(to[i], word[i], zero);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            pair q = *(const pair *)&to[i / 4][i % 4];
+
+            q = SPLIT ? __hfma2(q, high[i & 1], __hmul2(q, low[i & 1])) :
+                        __hmul2(q, high[i & 1]);
+            to[i / 4][i % 4] = *(const uint32_t *)&q;
+        }
     }
-}
+};
 
 #endif

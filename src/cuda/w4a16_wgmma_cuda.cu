@@ -227,10 +227,12 @@ copy_codes(const struct tiles &a, int warp, struct ring r)
 /* ---- the groups that multiply ---- */
 
 /* sum += a part's products of a warp group with N rows of x, by the warp of a
- * strip. */
+ * strip.  Scales become operands where a group begins: what is computed here takes power
+ * that the tensor cores could use. */
 template <class T, bool SPLIT, int N>
 static __device__ __forceinline__ void
-multiply_part(int steps, int strip, int lane, struct ring *r, float (&sum)[128])
+multiply_part(const struct tiles &a, const struct part &p, int strip, int lane,
+              struct ring *r, float (&sum)[128])
 {
     const uint64_t x = operand(r->room, 16, 1024);
     const uint32_t codes = r->room + (uint32_t)offsetof(struct room, codes) +
@@ -238,23 +240,31 @@ multiply_part(int steps, int strip, int lane, struct ring *r, float (&sum)[128])
     const uint32_t meta = r->room + (uint32_t)offsetof(struct room, meta) +
                           strip * W4_STRIP * 4 + lane / 4 * 4;
     const struct order order(lane);
-    uint32_t before = 0, word[2][2], w[2][2][4]; /* of a half, of the next */
-    struct raw now, next = {};
+    uint32_t before = 0, word[2][2], w[2][2][4];  /* of a half, of the next */
+    int left = a.halves - 2 * p.begin % a.halves; /* of the group */
+    scaling<T, SPLIT> s;
+    uint4 q;
 
     r->wait_full();
-    raw_read(&now, codes + r->stage * CODE_BYTES,
-             meta + r->stage * 2 * META_BYTES, META_BYTES);
-    order(now.codes.x, now.codes.y, word[0]);
-    order(now.codes.z, now.codes.w, word[1]);
+    q = load_shared_16(codes + r->stage * CODE_BYTES);
+    order(q.x, q.y, word[0]);
+    order(q.z, q.w, word[1]);
+    s.read(meta + r->stage * 2 * META_BYTES);
 #pragma unroll 1
-    for (int n = 0; n < steps; n++) {
-        uint64_t b = x + r->stage * (X_BYTES / 16);
+    for (int n = p.begin; n < p.end; n++) {
+        uint64_t b = operand_behind(x, r->stage * (X_BYTES / 16));
         uint32_t here = r->empty + r->stage * 8;
+        uint32_t scales = meta + r->stage * 2 * META_BYTES;
 
         r->next();
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            weights<T, SPLIT>(w[h], word[h], now.meta[h]);
+            if (!left) {
+                s.read(scales + h * META_BYTES);
+                left = a.halves;
+            }
+            left--;
+            s.weights(w[h], word[h]);
             hold(w[h][0]);
             hold(w[h][1]);
             hold(sum);
@@ -264,21 +274,19 @@ multiply_part(int steps, int strip, int lane, struct ring *r, float (&sum)[128])
                 group_multiply_across<w4_base<T>::half, N>(
                     sum, w[h][k], b + (2 * h + k) * (16 * 2 / 16));
             products_commit();
-            if (!h && n + 1 < steps) {
+            if (!h && n + 1 < p.end) {
                 r->wait_full();
-                raw_read(&next, codes + r->stage * CODE_BYTES,
-                         meta + r->stage * 2 * META_BYTES, META_BYTES);
+                q = load_shared_16(codes + r->stage * CODE_BYTES);
             }
             if (h) {
-                order(next.codes.x, next.codes.y, word[0]);
-                order(next.codes.z, next.codes.w, word[1]);
-                now = next;
+                order(q.x, q.y, word[0]);
+                order(q.z, q.w, word[1]);
             }
             products_wait<1>(); /* those before have read their weights */
             hold(w[h ^ 1][0]);
             hold(w[h ^ 1][1]);
             hold(sum);
-            if (!h && n && lane < RANKS)
+            if (!h && n > p.begin && lane < RANKS)
                 barrier_arrive_at(before, lane);
         }
         before = here;
@@ -372,13 +380,13 @@ multiply_parts(const struct tiles &a, bool wide, struct ring r,
         for (int i = 0; i < 128; i++)
             sum[i] = 0;
         if (p.rows > 192)
-            multiply_part<T, SPLIT, 256>(p.end - p.begin, strip, lane, &r, sum);
+            multiply_part<T, SPLIT, 256>(a, p, strip, lane, &r, sum);
         else if (p.rows > 128)
-            multiply_part<T, SPLIT, 192>(p.end - p.begin, strip, lane, &r, sum);
+            multiply_part<T, SPLIT, 192>(a, p, strip, lane, &r, sum);
         else if (p.rows > 64)
-            multiply_part<T, SPLIT, 128>(p.end - p.begin, strip, lane, &r, sum);
+            multiply_part<T, SPLIT, 128>(a, p, strip, lane, &r, sum);
         else
-            multiply_part<T, SPLIT, 64>(p.end - p.begin, strip, lane, &r, sum);
+            multiply_part<T, SPLIT, 64>(a, p, strip, lane, &r, sum);
         if (p.end - p.begin < a.steps &&
             !gather<32>(
                 a, cluster_rank(), blockIdx.x / RANKS, tile, (p.rows + 7) / 8,

@@ -182,6 +182,15 @@ static __device__ __forceinline__ uint64_t operand(uint32_t at, int leading,
            (uint64_t)(stride >> 4) << 32 | 1ull << 62;
 }
 
+/* The same for the operand n times 16 bytes behind d's.  Descriptors are taken from a
+ * warp's uniform registers: by the shuffle the compiler knows this one to be uniform, and
+ * what is added to it. */
+static __device__ __forceinline__ uint64_t operand_behind(uint64_t d,
+                                                          uint32_t n)
+{
+    return (d & ~0xffffffffull) | __shfl_sync(~0u, (uint32_t)d + n, 0);
+}
+
 /* Before products, after registers that they read or write were touched. */
 static __device__ __forceinline__ void products_begin(void)
 {
