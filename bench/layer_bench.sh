@@ -1,7 +1,8 @@
 #!/bin/bash
 # layer_bench.sh [LAYERS [EFFORT...]]: quantize random layers of a real size from
-# 64 x 512 tokens (SEQUENCES=128; SIZE=7b: Llama-7B's, 8b, 70b), all of it from the
-# first process to the verified checkpoint: seconds, memory, CPU seconds of each tool,
+# 64 x 512 tokens (SEQUENCES=128; SIZE=7b: Llama-7B's, 8b, 70b; VOCABULARY=128256: Llama
+# 3's, not the example model's), all of it from the first process to the verified
+# checkpoint: seconds, memory, CPU seconds of each tool,
 # and how many cores each kept busy in every twelfth of the time.
 set -euo pipefail
 cd "$(dirname "$0")/.."

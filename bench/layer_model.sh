@@ -1,6 +1,7 @@
 #!/bin/bash
 # layer_model.sh DIR LAYERS: make DIR, a model of random layers of a real size (SIZE=7b:
-# Llama-7B's, 1b, 8b, 70b), with the vocabulary of MODEL, which is of the same family.
+# Llama-7B's, 1b, 8b, 70b), with the tokenizer of MODEL, which is of the same family, and
+# its vocabulary, or one of VOCABULARY tokens (Llama 3's: 128256).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=${HELPER:-$PWD/build/release/tests/helper}:$PATH # mkmodel
@@ -24,6 +25,7 @@ set_member num_attention_heads $heads
 set_member num_key_value_heads $kv
 set_member head_dim $((hidden / heads))
 set_member num_hidden_layers "$layers"
-vocabulary=$(sed -nE 's/.*"vocab_size": ([0-9]+).*/\1/p' "$model/config.json")
+[ -z "${VOCABULARY:-}" ] || set_member vocab_size "$VOCABULARY"
+vocabulary=$(sed -nE 's/.*"vocab_size": ([0-9]+).*/\1/p' "$dir/config.json")
 mkmodel "$dir/model.safetensors" "$vocabulary" $hidden $inner $heads $kv \
     "$layers"

@@ -69,8 +69,7 @@ forge-calib -q --feedback - $CALIB "$2" "$3" <&6 6<&- 7>&- |
     forge-solve -q --effort best --prior 2 $FISHER $SOLVE 6<&- 7>&- | tee codes.fts >&7 6<&- &
 exec 6<&- 7>&-
 wait %%
-{ cat codes.fts; forge-weights -q --others "$2"; } |
-    forge-pack -q --layout compressed-tensors | forge-shard -q --from "$2" out"""
+forge-pack -q --layout compressed-tensors codes.fts | forge-shard -q --from "$2" --others out"""
 
 
 def env(name, default):

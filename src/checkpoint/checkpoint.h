@@ -95,6 +95,11 @@ MUST_CHECK int checkpoint_read_fp8(struct checkpoint *c,
 
 /* Whether single rows of t can be read: it lies in its file as it is shown. */
 bool checkpoint_has_rows(const struct ck_tensor *t);
+/* Read bytes [at, at + n) of such a tensor.  Any number of threads may.  E_DATA, E_IO,
+ * E_TEMP. */
+MUST_CHECK int checkpoint_read_bytes(struct checkpoint *c,
+                                     const struct ck_tensor *t, uint64_t at,
+                                     uint64_t n, void *buf, struct err *e);
 /* Read n rows of such a tensor, indices of its first dimension, from `first` on.
  * first + n <= t->dims[0].  E_DATA, E_IO, E_TEMP. */
 MUST_CHECK int checkpoint_read_rows(struct checkpoint *c,

@@ -458,19 +458,26 @@ bool checkpoint_has_rows(const struct ck_tensor *t)
     return t->ndim && t->dims[0] && !en->scale && !en->pick && !en->strided;
 }
 
-int checkpoint_read_rows(struct checkpoint *c, const struct ck_tensor *t,
-                         uint64_t first, uint64_t n, void *buf, struct err *e)
+int checkpoint_read_bytes(struct checkpoint *c, const struct ck_tensor *t,
+                          uint64_t at, uint64_t n, void *buf, struct err *e)
 {
     const struct ck_entry *en = t->where;
-    uint64_t row = t->bytes / t->dims[0];
     struct file *f;
     int r = checkpoint_shard(c, en->shard, &f, e);
 
     if (r)
         return r;
-    r = file_read(f, buf, n * row, en->offset + first * row, e);
+    r = file_read(f, buf, n, en->offset + at, e);
     checkpoint_leave(c, en->shard);
     return r;
+}
+
+int checkpoint_read_rows(struct checkpoint *c, const struct ck_tensor *t,
+                         uint64_t first, uint64_t n, void *buf, struct err *e)
+{
+    uint64_t row = t->bytes / t->dims[0];
+
+    return checkpoint_read_bytes(c, t, first * row, n * row, buf, e);
 }
 
 int checkpoint_most(struct checkpoint *c, const struct ck_tensor *t,

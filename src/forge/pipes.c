@@ -182,6 +182,8 @@ NORETURN static void become(const struct pipes *p, const struct command *c,
     signal(SIGPIPE, SIG_DFL);
     if (!copy_before(p, c))
         _exit(-E_IO);
+    if (c->feeder)
+        _exit(0);
     execvp(c->argv[0], (char *const *)c->argv);
     _exit(NOT_FOUND);
 }

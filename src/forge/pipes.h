@@ -21,6 +21,7 @@ struct command {
     const char *before;
     int64_t n_before;
     bool along;  /* ... or as they are written: from the pipe pipes_along() */
+    bool feeder; /* nothing else: no program is started */
     bool beside; /* begins a second pipe, beside the ring of those before */
 };
 

@@ -1,6 +1,6 @@
 /* repack.c - forge repack: a 4-bit checkpoint in another layout.
  *
- *     forge-weights IN | forge-pack --layout X | forge-shard --from IN OUT
+ *     forge-weights --linears IN | forge-pack --layout X | forge-shard --others --from IN OUT
  *
  * Codes, zeros and scales stay those of IN.  Values that X cannot hold are
  * found before any work, from the zeros, scales and g_idx of every linear; the
@@ -224,7 +224,7 @@ static int run(const struct repack *r, const char *model, const char *out,
     opt_word(PROGRESS_WORDS, r->progress, progress);
     pipes_init(&pipes);
     command_add(pipes_add(&pipes, "forge-weights"), "-q", "--threads", threads,
-                model, NULL);
+                "--linears", "--modules", "*", model, NULL);
     c = pipes_add(&pipes, "forge-pack");
     command_add(c, "-q", "--threads", threads, "--layout",
                 layout_name(r->layout), NULL);
@@ -237,7 +237,7 @@ static int run(const struct repack *r, const char *model, const char *out,
     c = pipes_add(&pipes, "forge-shard");
     command_add(c, "--threads", threads, "--progress", progress, "--shard-size",
                 number_word(size, (int64_t)r->shard_size), "--from", model,
-                NULL);
+                "--others", "--modules", "*", NULL);
     if (r->quiet)
         command_add(c, "-q", NULL);
     command_add(c, out, NULL);

@@ -73,26 +73,28 @@ static const char *checkpoint_path(const struct stage *s)
     return s->j.layout == JOB_GGUF ? s->P : s->j.out;
 }
 
-/* The checkpoint in directory `out`: all codes in the runtime's layout, and the
- * tensors that are not quantized.  Beside a loop: while its layers are written. */
+/* The checkpoint in directory `out`: all codes in the runtime's layout, and what
+ * forge-shard takes from the model.  Beside a loop: while its layers are written. */
 static void pack(struct stage *s, const char *out)
 {
-    struct command *c = stage_weights(s), *packs;
+    struct command *c = pipes_add(&s->p, "forge");
 
+    c->feeder = true;
     c->beside = c->along = s->p.loop;
     c->before = stage_text(s, "%s/codes-%%.fts", s->U);
     c->n_before = s->j.layers;
-    command_add(c, "--key", s->j.ukey, "--others", s->j.model, NULL);
     /* as fast as the words are read, which a GPU starts later than */
-    packs = stage_tool(s, "forge-pack");
+    c = stage_tool(s, "forge-pack");
     if (s->j.grids.n)
-        command_add(packs, "--mixed", NULL);
-    command_add(packs, "--device", "cpu", "--layout",
+        command_add(c, "--mixed", NULL);
+    command_add(c, "--device", "cpu", "--layout",
                 layout_name(job_layout(&s->j)), "--expect-key", s->j.ukey,
                 NULL);
-    command_add(stage_tool(s, "forge-shard"), "--from", s->j.model,
-                "--in-order", "--shard-size",
-                stage_text(s, "%" PRIu64, s->j.shard_size), out, NULL);
+    c = stage_tool(s, "forge-shard");
+    stage_choice(s, c);
+    command_add(c, "--from", s->j.model, "--others", "--in-order",
+                "--shard-size", stage_text(s, "%" PRIu64, s->j.shard_size), out,
+                NULL);
 }
 
 /* The whole model with feedback: each linear is quantized on the activations of

@@ -42,8 +42,10 @@ static int add_input(struct collection *c, const char *path,
     return 0;
 }
 
+/* from: where it is in the source, of a tensor that is in no stream. */
 static int add_tensor(struct collection *c, const struct frame *f,
-                      uint64_t source, struct err *e)
+                      uint64_t source, const struct ck_tensor *from,
+                      struct err *e)
 {
     const char *tail = f->role == ROLE_WEIGHT ? ".weight" : "";
     size_t cap = strlen(f->name) + strlen(tail) + 1, n;
@@ -53,7 +55,8 @@ static int add_tensor(struct collection *c, const struct frame *f,
                             .dtype = f->dtype,
                             .ndim = f->ndim,
                             .input = c->spool ? -1 : c->n_in - 1,
-                            .source = source };
+                            .source = source,
+                            .from = from };
 
     memcpy(t.dims, f->dims, sizeof(t.dims));
     if (!dtype_size(f->dtype, f->ndim, f->dims, &t.bytes) ||
@@ -71,7 +74,7 @@ static int add_tensor(struct collection *c, const struct frame *f,
         return e->code;
     strcpy(t.name, f->name);
     strcat(t.name, tail);
-    if (c->spool) {
+    if (c->spool && !from) {
         if (f->data && spool_add(c->spool, f->data, f->len, e)) {
             free(t.name);
             return e->code;
@@ -136,7 +139,7 @@ static int take(struct collection *c, const struct frame *f, uint64_t source,
     }
     switch (f->role) {
     case ROLE_TENSOR:
-    case ROLE_WEIGHT: return add_tensor(c, f, source, e);
+    case ROLE_WEIGHT: return add_tensor(c, f, source, NULL, e);
     case ROLE_NOTE:
         return strcmp(f->name, RUN_NOTE) ? take_module_note(c, f, source, e) :
                                            take_run_note(c, f, source, e);
@@ -178,6 +181,24 @@ int collect(struct collection *c, const char *path,
             const struct stream_expect *expect, struct err *e)
 {
     return add_input(c, path, expect, e) ? e->code : take_all(c, path, NULL, e);
+}
+
+int collect_others(struct collection *c, const struct weights_plan *p,
+                   struct err *e)
+{
+    for (size_t i = 0; i < p->count; i++) {
+        struct frame f;
+
+        if (p->item[i].kind == WEIGHTS_PACKED)
+            return err_set(e, E_CONFIG,
+                           "'%s': is of a 4-bit linear, which only "
+                           "forge-weights reads",
+                           p->item[i].t->name);
+        if (weights_frame(&p->item[i], &f, e) ||
+            add_tensor(c, &f, 0, p->item[i].t, e))
+            return e->code;
+    }
+    return 0;
 }
 
 bool collect_is_pipe(void)
@@ -223,9 +244,30 @@ int collect_pipe(struct collection *c, const char *dir,
     return take_all(c, "<stdin>", &own, e);
 }
 
-int collect_read(const struct collection *c, const struct out_tensor *t,
-                 uint64_t at, void *buf, size_t n, struct err *e)
+static int read_source(const struct collection *c, const struct ck_tensor *t,
+                       uint64_t at, void *buf, size_t n, struct held *h,
+                       struct err *e)
 {
+    if (checkpoint_has_rows(t))
+        return checkpoint_read_bytes(c->source, t, at, n, buf, e);
+    if (h->t != t) {
+        h->t = NULL;
+        if (mem_reserve(&h->data, &h->cap, t->bytes ? t->bytes : 1, t->name,
+                        e) < 0 ||
+            checkpoint_read(c->source, t, h->data, e))
+            return e->code;
+        h->t = t;
+    }
+    memcpy(buf, (const char *)h->data + at, n);
+    return 0;
+}
+
+int collect_read(const struct collection *c, const struct out_tensor *t,
+                 uint64_t at, void *buf, size_t n, struct held *h,
+                 struct err *e)
+{
+    if (t->from)
+        return read_source(c, t->from, at, buf, n, h, e);
     return t->input < 0 ?
                spool_read(c->spool, t->source + at, buf, n, e) :
                stream_payload_piece(c->in[t->input], t->source, at, buf, n, e);
@@ -234,14 +276,15 @@ int collect_read(const struct collection *c, const struct out_tensor *t,
 int collect_check(const struct collection *c, struct out_tensor *t,
                   uint64_t hash, struct err *e)
 {
-    if (t->input < 0)
+    if (t->input < 0 && !t->from)
         return t->xxh3 == hash ? 0 :
                                  err_set(e, E_DATA,
                                          "'%s': what came from '<stdin>' is "
                                          "read back otherwise",
                                          t->name);
     t->xxh3 = hash;
-    return stream_payload_check(c->in[t->input], t->source, hash, e);
+    return t->from ? 0 :
+                     stream_payload_check(c->in[t->input], t->source, hash, e);
 }
 
 void collection_release(struct collection *c)

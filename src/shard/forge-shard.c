@@ -20,7 +20,9 @@ struct settings {
     const char *from, *verify, *expect_key;
     uint64_t shard_size;
     int64_t sample;
-    int in_order;
+    int in_order, others;
+    struct opt_list modules, skip;
+    struct module_choice quantized; /* with others */
     const char *map_file;
     struct expert_map map;
     int mode; /* enum expert_mode */
@@ -44,6 +46,15 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_FLAG, 0, "in-order", NULL,
           "a pipe has the layers in order: write a layer when the next begins",
           &s->in_order, 0, 0, true },
+        { OPT_FLAG, 0, "others", NULL,
+          "take all tensors but the quantized linears from MODEL itself",
+          &s->others, 0, 0, false },
+        { OPT_LIST, 0, "modules", "GLOB",
+          "with --others: as given to forge-weights; may be repeated",
+          &s->modules, 0, 0, false },
+        { OPT_LIST, 0, "skip", "GLOB",
+          "with --others: as given to forge-weights; may be repeated", &s->skip,
+          0, 0, false },
         { OPT_STR, 0, "expert-map", "FILE",
           "map of forge-prune with which MODEL was read", &s->map_file, 0, 0,
           true },
@@ -74,6 +85,10 @@ static void parse(struct settings *s, int argc, char **argv)
         die(E_USAGE, "want --from MODEL (try --help)");
     if (i == argc)
         die(E_USAGE, "want OUT, the directory to write (try --help)");
+    if (!s->others && (s->modules.count || s->skip.count))
+        die(E_USAGE, "--modules and --skip are for --others");
+    s->quantized = (struct module_choice){ s->modules.item, s->modules.count,
+                                           s->skip.item, s->skip.count };
     s->out = argv[i];
     s->file = argv + i + 1;
     s->n_files = argc - i - 1;
@@ -160,6 +175,8 @@ static int run(const struct settings *s, struct outdir *o,
                                    .shard_size = s->shard_size,
                                    .sample = s->sample,
                                    .in_order = s->in_order,
+                                   .quantized =
+                                       s->others ? &s->quantized : NULL,
                                    .map = s->map_file ? &s->map : NULL,
                                    .mode = (enum expert_mode)s->mode,
                                    .progress = progress };

@@ -30,7 +30,7 @@ struct publisher {
     const struct outdir *o;
     struct model_config config;
     struct checkpoint *source;
-    struct collection c;
+    struct collection c, others; /* what comes; what the source has */
     struct arrival arrival;
     uint64_t waiting, enough; /* bytes of parts in c; when to look for shards */
     struct shard_plan plan;
@@ -64,15 +64,15 @@ static int names_of_plan(struct named_set *set, const struct shard_plan *plan,
     return 0;
 }
 
-/* Move the first tensors into shards (shard_plan_take()), which call the language model
- * of a multimodal checkpoint as the source does. */
-static int take_shards(struct publisher *u, size_t ready, bool last,
-                       struct err *e)
+/* Move the first tensors of c into shards (shard_plan_take()), which call the language
+ * model of a multimodal checkpoint as the source does. */
+static int take_shards(struct publisher *u, struct collection *c, size_t ready,
+                       bool last, struct err *e)
 {
     char name[1024];
 
     for (size_t i = 0; i < ready; i++) {
-        struct out_tensor *t = &u->c.tensor[i];
+        struct out_tensor *t = &c->tensor[i];
 
         if (t->stored)
             continue;
@@ -81,7 +81,13 @@ static int take_shards(struct publisher *u, size_t ready, bool last,
         if (!t->stored)
             return e->code;
     }
-    return shard_plan_take(&u->plan, &u->c, ready, last, u->p->shard_size, e);
+    return shard_plan_take(&u->plan, c, ready, last, u->p->shard_size, e);
+}
+
+static void sort(struct collection *c)
+{
+    if (c->n)
+        qsort(c->tensor, c->n, sizeof(*c->tensor), order_compare);
 }
 
 /* Count the linears that are quantized, for the card. */
@@ -155,25 +161,12 @@ static int describe(struct publisher *u, const struct modeldir *model,
                                metadata, e);
 }
 
-/* Move the tensors before which nothing can come any more into shards. */
-static int close_shards(struct publisher *u, struct err *e)
+/* What shards say that are written before all has come. */
+static int settle_metadata(struct publisher *u, struct err *e)
 {
-    struct collection *c = &u->c;
     struct modeldir model;
-    size_t ready = 0;
     int rc;
 
-    qsort(c->tensor, c->n, sizeof(*c->tensor), order_compare);
-    while (ready < c->n && arrival_passed(&u->arrival, &c->tensor[ready]))
-        ready++;
-    if (take_shards(u, ready, false, e))
-        return e->code;
-    u->waiting = 0;
-    for (size_t i = 0; i < c->n && c->tensor[i].layer >= 0; i++)
-        u->waiting += c->tensor[i].bytes;
-    u->enough = u->waiting + u->p->shard_size / 16;
-    if (u->enough < u->p->shard_size)
-        u->enough = u->p->shard_size;
     if (u->metadata || !u->plan.n)
         return 0;
     rc = modeldir_open(&model, u->p->model, e);
@@ -182,6 +175,48 @@ static int close_shards(struct publisher *u, struct err *e)
     rc = describe(u, &model, &u->metadata, e);
     modeldir_close(&model);
     return rc;
+}
+
+/* Move the tensors before which nothing can come any more into shards. */
+static int close_shards(struct publisher *u, struct err *e)
+{
+    struct collection *c = &u->c;
+    size_t ready = 0;
+
+    sort(c);
+    while (ready < c->n && arrival_passed(&u->arrival, &c->tensor[ready]))
+        ready++;
+    if (take_shards(u, c, ready, false, e))
+        return e->code;
+    u->waiting = 0;
+    for (size_t i = 0; i < c->n && c->tensor[i].layer >= 0; i++)
+        u->waiting += c->tensor[i].bytes;
+    u->enough = u->waiting + u->p->shard_size / 16;
+    if (u->enough < u->p->shard_size)
+        u->enough = u->p->shard_size;
+    return settle_metadata(u, e);
+}
+
+/* Whether tensors of so many bytes that are no parts of linears have shards of their own:
+ * not if all that has come fits one. */
+static bool apart(const struct publisher *u, uint64_t bytes)
+{
+    return bytes > u->p->shard_size / 16 && u->c.bytes > u->p->shard_size;
+}
+
+/* Those of the source can be written then, beside the work on the linears. */
+static int close_others(struct publisher *u, struct err *e)
+{
+    int first = u->plan.n;
+
+    if (!u->others.n || !apart(u, u->others.bytes))
+        return 0;
+    sort(&u->others);
+    if (take_shards(u, &u->others, u->others.n, true, e))
+        return e->code;
+    for (int i = first; i < u->plan.n; i++)
+        u->plan.shard[i]->behind = true;
+    return settle_metadata(u, e);
 }
 
 static int go_on(void *ctx, struct err *e)
@@ -200,6 +235,8 @@ static int taken(void *ctx, struct err *e)
     if (t->layer >= 0)
         u->waiting += t->bytes;
     arrival_add(&u->arrival, t);
+    if (u->c.packed && close_others(u, e))
+        return e->code;
     if (u->c.packed && u->waiting > u->enough && close_shards(u, e))
         return e->code;
     return go_on(u, e);
@@ -371,6 +408,30 @@ static int write_all(struct publisher *u, const char *dict, struct err *e)
     return rc;
 }
 
+/* Move all that is left into shards. */
+static int take_all(struct publisher *u, struct err *e)
+{
+    struct collection *c = &u->c, *o = &u->others;
+    uint64_t bytes = 0;
+    size_t parts = 0;
+
+    if (o->n &&
+        mem_grow(&c->tensor, (c->n + o->n) * sizeof(*c->tensor), "tensors", e))
+        return e->code;
+    if (o->n)
+        memcpy(c->tensor + c->n, o->tensor, o->n * sizeof(*o->tensor));
+    c->n += o->n;
+    o->n = 0;
+    sort(c);
+    while (parts < c->n && c->tensor[parts].layer >= 0)
+        parts++;
+    for (size_t i = parts; i < c->n; i++)
+        bytes += c->tensor[i].bytes;
+    if (parts && apart(u, bytes) && take_shards(u, c, parts, true, e))
+        return e->code;
+    return take_shards(u, c, c->n, true, e);
+}
+
 int publisher_finish(struct publisher *u, int *shards, struct verify_report *r,
                      struct err *e)
 {
@@ -384,15 +445,13 @@ int publisher_finish(struct publisher *u, int *shards, struct verify_report *r,
     char *dict = NULL;
     int rc;
 
-    if (u->c.n)
-        qsort(u->c.tensor, u->c.n, sizeof(*u->c.tensor), order_compare);
-    rc = take_shards(u, u->c.n, true, e);
+    rc = take_all(u, e);
     if (!rc)
         rc = check_and_describe(u, &dict, e);
-    checkpoint_close(u->source);
-    u->source = NULL;
     if (!rc)
         rc = write_all(u, dict, e);
+    checkpoint_close(u->source);
+    u->source = NULL;
     if (!rc && verify_checkpoint(&v, r, e))
         rc = err_prefix(e, "verification");
     *shards = u->plan.n;
@@ -403,6 +462,25 @@ int publisher_finish(struct publisher *u, int *shards, struct verify_report *r,
 struct collection *publisher_collection(struct publisher *u)
 {
     return &u->c;
+}
+
+/* The source's tensors that do not come. */
+static int list_others(struct publisher *u, struct err *e)
+{
+    const struct weights_choice choice = { .layer = -1,
+                                           .others = true,
+                                           .quantized = *u->p->quantized };
+    struct weights_plan plan;
+    int rc;
+
+    module_choice_apply(&choice.quantized, &u->config);
+    rc = weights_plan(&plan, u->source, &u->config, &choice, e);
+    if (!rc)
+        rc = collect_others(&u->others, &plan, e);
+    u->c.source = u->source;
+    u->c.bytes = u->others.bytes;
+    weights_release(&plan);
+    return rc;
 }
 
 int publisher_open(struct publisher **u, const struct publication *p,
@@ -417,11 +495,15 @@ int publisher_open(struct publisher **u, const struct publication *p,
     w->enough = p->shard_size;
     if (model_config_read(&w->config, p->model, e) ||
         checkpoint_open(&w->source, p->model, e) ||
-        (p->map && checkpoint_prune(w->source, p->map, &w->config, p->mode, e)))
+        (p->map &&
+         checkpoint_prune(w->source, p->map, &w->config, p->mode, e)) ||
+        (p->quantized && list_others(w, e)))
         return e->code;
     w->config.kv_b = w->config.mla.kv_lora; /* 4-bit or not */
     if (arrival_open(&w->arrival, &w->config, p->in_order, e))
         return e->code;
+    for (size_t i = 0; i < w->others.n; i++)
+        arrival_add(&w->arrival, &w->others.tensor[i]);
     return shard_writer_open(&w->writer, &w->plan, &w->c, o, p->progress, e);
 }
 
@@ -432,6 +514,7 @@ void publisher_close(struct publisher *u)
     shard_writer_close(u->writer);
     shard_plan_release(&u->plan);
     collection_release(&u->c);
+    collection_release(&u->others);
     arrival_release(&u->arrival);
     checkpoint_close(u->source);
     model_config_release(&u->config);

@@ -7,10 +7,13 @@
 #include "shard/verify.h"
 
 struct publication {
-    const char *model;            /* the source directory */
-    uint64_t shard_size;          /* bytes of data per shard, at most */
-    int64_t sample;               /* linears to compare after writing */
-    bool in_order;                /* the layers come in order (order.h) */
+    const char *model;   /* the source directory */
+    uint64_t shard_size; /* bytes of data per shard, at most */
+    int64_t sample;      /* linears to compare after writing */
+    bool in_order;       /* the layers come in order (order.h) */
+    /* Linears that are quantized, and come: all other tensors are taken from the source.
+     * NULL: all come. */
+    const struct module_choice *quantized;
     const struct expert_map *map; /* experts to prune; NULL: none */
     enum expert_mode mode;
     struct progress *progress;
@@ -21,7 +24,8 @@ struct publisher;
 
 /* Begin a checkpoint in o, which the caller commits or releases; p and o must outlive
  * the publisher.  The source and its config are read here.  Errors of
- * model_config_read(), checkpoint_open(), checkpoint_prune(). */
+ * model_config_read(), checkpoint_open(), checkpoint_prune(), weights_plan(),
+ * collect_others(). */
 MUST_CHECK int publisher_open(struct publisher **u, const struct publication *p,
                               const struct outdir *o, struct err *e);
 /* Where the inputs are collected, by collect() or publisher_pipe(). */

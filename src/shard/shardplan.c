@@ -99,6 +99,21 @@ int shard_plan_take(struct shard_plan *p, struct collection *c, size_t ready,
     return 0;
 }
 
+void shard_plan_settle(struct shard_plan *p)
+{
+    int n = 0;
+
+    for (int i = 0; i < p->n; i++) { /* few are, and these come together */
+        struct shard *s = p->shard[i];
+
+        if (s->behind)
+            continue;
+        memmove(p->shard + n + 1, p->shard + n,
+                (size_t)(i - n) * sizeof(*p->shard));
+        p->shard[n++] = s;
+    }
+}
+
 void shard_plan_name(const struct shard_plan *p, int i,
                      char name[SHARD_NAME_MAX])
 {

@@ -13,7 +13,8 @@ struct shard {
                                 * it is written "model-00001.safetensors" */
     struct out_tensor *first;  /* [n], in the order of their offsets */
     size_t n;
-    uint64_t bytes;              /* of data, without the header */
+    uint64_t bytes; /* of data, without the header */
+    bool behind;    /* numbered behind those that are planned later */
     char sha256[SHA256_HEX + 1]; /* of the file, when it is written */
 };
 
@@ -33,7 +34,9 @@ struct shard_plan {
 MUST_CHECK int shard_plan_take(struct shard_plan *p, struct collection *c,
                                size_t ready, bool last, uint64_t limit,
                                struct err *e);
-/* There are no further shards: the name of shard i, as loaders know it. */
+/* There are no further shards: put those that are `behind` where they are numbered. */
+void shard_plan_settle(struct shard_plan *p);
+/* After that: the name of shard i, as loaders know it. */
 void shard_plan_name(const struct shard_plan *p, int i,
                      char name[SHARD_NAME_MAX]);
 /* Number of tensors. */

@@ -13,7 +13,7 @@
 enum { PIECE = 8 << 20 };
 
 struct shard_writer {
-    const struct shard_plan *plan;
+    struct shard_plan *plan;
     const struct collection *c;
     const struct outdir *o;
     const char *metadata;
@@ -40,6 +40,7 @@ struct copy {
     size_t tensor;      /* the next byte to read: of which tensor, */
     uint64_t at;        /* and where in it */
     XXH3_state_t *xxh3; /* of that tensor so far */
+    struct held held;   /* ... or all of it */
     struct piece piece[2];
     struct piece *next;  /* read_piece() fills it */
     struct piece *ready; /* hashed and written */
@@ -77,7 +78,8 @@ static void read_piece(void *ctx)
         uint64_t left = t->bytes - k->at;
         size_t n = left < PIECE - p->n ? (size_t)left : PIECE - p->n;
 
-        k->rc = collect_read(k->job->c, t, k->at, p->data + p->n, n, &k->err);
+        k->rc = collect_read(k->job->c, t, k->at, p->data + p->n, n, &k->held,
+                             &k->err);
         if (k->rc)
             return;
         XXH3_64bits_update(k->xxh3, p->data + p->n, n);
@@ -164,6 +166,7 @@ static int copy_shard(struct copy *k, struct publish *out,
     XXH3_freeState(k->xxh3);
     free(k->piece[0].data);
     free(k->piece[1].data);
+    free(k->held.data);
     return rc;
 }
 
@@ -171,7 +174,7 @@ static int copy_shard(struct copy *k, struct publish *out,
 static void drop(const struct shard_writer *w, const struct shard *s)
 {
     for (size_t i = 0; w->c->spool && i < s->n; i++)
-        if (s->first[i].input < 0)
+        if (s->first[i].input < 0 && !s->first[i].from)
             spool_drop(w->c->spool, s->first[i].source, s->first[i].bytes);
 }
 
@@ -213,7 +216,7 @@ static void write_beside(void *ctx)
     atomic_store(&w->busy, false);
 }
 
-int shard_writer_open(struct shard_writer **w, const struct shard_plan *plan,
+int shard_writer_open(struct shard_writer **w, struct shard_plan *plan,
                       const struct collection *c, const struct outdir *o,
                       struct progress *progress, struct err *e)
 {
@@ -267,6 +270,7 @@ int shard_writer_finish(struct shard_writer *w, const char *metadata,
     threads_for((size_t)(w->plan->n - w->begun), 1, write_some, w);
     w->begun = w->plan->n;
     rc = threads_error_take(&w->error, e);
+    shard_plan_settle(w->plan);
     for (int i = 0; i < w->plan->n && !rc; i++) {
         struct shard *s = w->plan->shard[i];
         char name[SHARD_NAME_MAX];

@@ -17,7 +17,7 @@ struct shard_writer;
  * between calls.  Memory: twice 8 MiB, and a writer's queue (write_behind.h), for each
  * shard that is being written.  E_TEMP. */
 MUST_CHECK int shard_writer_open(struct shard_writer **w,
-                                 const struct shard_plan *plan,
+                                 struct shard_plan *plan,
                                  const struct collection *c,
                                  const struct outdir *o,
                                  struct progress *progress, struct err *e);
@@ -27,8 +27,8 @@ MUST_CHECK int shard_writer_open(struct shard_writer **w,
  * E_TEMP; E_TEMP also: a signal. */
 MUST_CHECK int shard_writer_go_on(struct shard_writer *w, const char *metadata,
                                   struct err *e);
-/* Write the rest of the plan, each file fsynced, set xxh3 of the tensors, give the files
- * their names, and add their SHA-256 to o->digests.  Errors as above; the first one ends
+/* Write the rest of the plan, each file fsynced, set xxh3 of the tensors, settle the plan,
+ * give the files their names, and add their SHA-256 to o->digests.  Errors as above; the first one ends
  * all. */
 MUST_CHECK int shard_writer_finish(struct shard_writer *w, const char *metadata,
                                    struct err *e);

@@ -164,6 +164,75 @@ within_30_s() { # COMMAND...
     done
 }
 
+@test "--others: what is no linear is the source's, with the same bytes" {
+    python3 "$BATS_TEST_DIRNAME/../reference/moe.py" make deepseek_v3 plain experts
+    for MODEL in "$MODEL" experts; do
+        for choice in '' --skip=*.o_proj; do
+            for ((i = 0; i < $(jq .num_hidden_layers "$MODEL/config.json"); i++)); do
+                forge-weights -q ${choice:+"$choice"} --linears --layer $i "$MODEL"
+            done | forge-grid -q --symmetric --group 32 | forge-solve -q --method rtn -o codes
+            forge-weights -q ${choice:+"$choice"} --others "$MODEL" -o others
+            cat codes others | forge-pack -q --layout awq -o whole
+            forge-pack -q --layout awq codes -o linears
+            bytes=$(stat -c %s whole)
+            # in one file, in two, in many
+            for size in $((4 * bytes)) $((bytes * 9 / 10)) $((bytes / 24)); do
+                shard --shard-size "$size" all whole
+                shard --shard-size "$size" --others ${choice:+"$choice"} file linears
+                cat linears | shard --shard-size "$size" --others ${choice:+"$choice"} --in-order pipe
+                diff -r all file
+                diff -r all pipe
+                forge-verify -q pipe
+                rm -r all file pipe
+            done
+        done
+    done
+}
+
+@test "--others of the source are written while the linears come" {
+    forge-weights -q --linears "$MODEL" | forge-grid -q --symmetric | forge-solve -q --method rtn |
+        forge-pack -q --layout awq -o in
+    embedding=$(jq '.vocab_size * .hidden_size * 2' "$MODEL/config.json")
+    mkfifo pipe
+    forge-shard -q --from "$MODEL" --others --in-order --shard-size "$embedding" piped <pipe &
+    pid=$!
+    exec 9>pipe
+    # not the last layer: what fills a shard with the others is enough
+    head -c $(($(stat -c %s in) * 3 / 4)) in >&9
+    written() { [ -n "$(find . -path './piped.tmp.*/model-*' -size +$((embedding - 1))c)" ]; }
+    within_30_s written
+    tail -c +$(($(stat -c %s in) * 3 / 4 + 1)) in >&9
+    exec 9>&-
+    wait $pid
+    # numbered last, whenever they were written
+    jq -r '.weight_map["model.embed_tokens.weight"]' piped/model.safetensors.index.json >where
+    jq -r '.weight_map["model.layers.3.mlp.up_proj.qweight"]' piped/model.safetensors.index.json >before
+    [[ $(cat before) < $(cat where) ]]
+}
+
+@test "--others of pruned experts: routers are cut as forge-weights cuts them" {
+    python3 "$BATS_TEST_DIRNAME/../reference/moe.py" make deepseek_v3 plain experts
+    MODEL=experts
+    forge-tokens -q --sequences 2 --seqlen 32 "$MODEL" "$BATS_TEST_DIRNAME/../../examples/calib.jsonl" |
+        forge-calib -q --hitmap "$MODEL" | forge-prune -q --from "$MODEL" --keep 4 -o map
+    forge-weights -q --expert-map map --linears "$MODEL" | forge-grid -q --symmetric --group 32 |
+        forge-solve -q --method rtn -o codes
+    forge-weights -q --expert-map map --others "$MODEL" -o others
+    cat codes others | forge-pack -q --layout awq -o whole
+    forge-pack -q --layout awq codes -o linears
+    shard --expert-map map all whole
+    shard --expert-map map --others file linears
+    diff -r all file
+}
+
+@test "--others of a 4-bit source, or with them in the stream, are refused" {
+    shard four "$in/symmetric.awq"
+    forge-weights -q --linears --modules '*mlp*' four | forge-pack -q --layout awq -o some
+    fails 78 "which only forge-weights reads" forge-shard -q --from four --others --modules '*mlp*' out some
+    refused 65 "came twice" forge-shard -q --from "$MODEL" --others out "$in/symmetric.awq"
+    refused 64 "are for --others" forge-shard -q --from "$MODEL" --skip '*.o_proj' out "$in/symmetric.awq"
+}
+
 @test "layers in another order: the same shards; --in-order: the same tensors" {
     for part in "--layer 3" "--layer 0" "--rest" "--layer 2" "--layer 1"; do
         # shellcheck disable=SC2086

@@ -381,7 +381,8 @@ PYTHON
     run -75 --separate-stderr bash -c "echo \$\$ >$group/cgroup.procs && exec \"\$@\"" - \
         forge quantize "$model" out "${small[@]}"
     rmdir "$group"
-    [[ $stderr == "forge: needs "*" of memory, 64.0 MiB are available" ]]
+    # without what is in use there
+    [[ $stderr =~ ^"forge: needs ".*" of memory, "(5[0-9]|6[0-3])\.[0-9]" MiB are available"$ ]]
     [ ! -e out.work ]
 }
 
