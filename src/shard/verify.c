@@ -174,59 +174,123 @@ static int check_index(const struct state *s, struct err *e)
 
 /* ---- all elements are finite ---- */
 
+enum { PIECE = 8 << 20 };
+
+/* Threads take pieces of the tensors one after the other. */
 struct scan {
-    const void *data;
-    enum dtype dtype;
-    atomic_bool bad;
+    struct checkpoint *out;
+    pthread_mutex_t lock; /* of what follows, and of reading whole tensors */
+    size_t tensor;        /* the next piece: in which, */
+    uint64_t at;          /* and where in it */
+    struct threads_error error; /* by tensor */
+    atomic_bool failed;
 };
 
-static void scan_part(void *ctx, size_t begin, size_t end)
+struct piece {
+    size_t tensor;
+    uint64_t at, n; /* bytes */
+};
+
+static bool next_piece(struct scan *j, struct piece *p)
 {
-    struct scan *s = ctx;
+    bool found = false;
+
+    pthread_mutex_lock(&j->lock);
+    while (!found && j->tensor < checkpoint_count(j->out)) {
+        const struct ck_tensor *t = checkpoint_tensor(j->out, j->tensor);
+        uint64_t left = t->bytes - j->at;
+        bool floats =
+            t->dtype == DT_F32 || t->dtype == DT_F16 || t->dtype == DT_BF16;
+
+        if (!floats || !left) {
+            j->tensor++;
+            j->at = 0;
+            continue;
+        }
+        if (left > PIECE && checkpoint_has_rows(t))
+            left = PIECE;
+        *p = (struct piece){ j->tensor, j->at, left };
+        j->at += left;
+        found = true;
+    }
+    pthread_mutex_unlock(&j->lock);
+    return found;
+}
+
+static bool is_finite(enum dtype dtype, const void *data, uint64_t bytes)
+{
     bool bad = false;
 
-    if (s->dtype == DT_F32) {
-        const uint32_t *x = s->data;
+    if (dtype == DT_F32) {
+        const uint32_t *x = data;
 
-        for (size_t i = begin; i < end; i++)
+        for (uint64_t i = 0; i < bytes / 4; i++)
             bad |= (x[i] & 0x7f800000) == 0x7f800000;
     } else {
-        uint16_t m = s->dtype == DT_BF16 ? 0x7f80 : 0x7c00;
-        const uint16_t *x = s->data;
+        uint16_t m = dtype == DT_BF16 ? 0x7f80 : 0x7c00;
+        const uint16_t *x = data;
 
-        for (size_t i = begin; i < end; i++)
+        for (uint64_t i = 0; i < bytes / 2; i++)
             bad |= (x[i] & m) == m;
     }
-    if (bad)
-        atomic_store(&s->bad, true);
+    return !bad;
+}
+
+static int read_piece(struct scan *j, const struct ck_tensor *t,
+                      const struct piece *p, void *buf, struct err *e)
+{
+    int rc;
+
+    if (checkpoint_has_rows(t))
+        return checkpoint_read_bytes(j->out, t, p->at, p->n, buf, e);
+    pthread_mutex_lock(&j->lock);
+    rc = checkpoint_read(j->out, t, buf, e);
+    pthread_mutex_unlock(&j->lock);
+    return rc;
+}
+
+static int scan_piece(struct scan *j, const struct piece *p, void **buf,
+                      size_t *cap, struct err *e)
+{
+    const struct ck_tensor *t = checkpoint_tensor(j->out, p->tensor);
+
+    if (mem_reserve(buf, cap, p->n, "verification", e) < 0 ||
+        read_piece(j, t, p, *buf, e))
+        return e->code;
+    return is_finite(t->dtype, *buf, p->n) ?
+               0 :
+               err_set(e, E_DATA, "'%s' has a value that is not finite",
+                       t->name);
+}
+
+static void scan_some(void *ctx, size_t begin, size_t end)
+{
+    struct scan *j = ctx;
+
+    for (; begin < end; begin++) {
+        void *buf = NULL;
+        size_t cap = 0;
+        struct piece p;
+        struct err e;
+
+        while (!j->failed && next_piece(j, &p))
+            if (scan_piece(j, &p, &buf, &cap, &e)) {
+                threads_error_add(&j->error, p.tensor, &e);
+                j->failed = true;
+            }
+        free(buf);
+    }
 }
 
 static int check_finite(const struct state *s, struct err *e)
 {
-    void *buf = NULL;
-    size_t cap = 0;
-    int rc = 0;
+    struct scan j = { .out = s->out };
 
-    for (size_t i = 0; !rc && i < checkpoint_count(s->out); i++) {
-        const struct ck_tensor *t = checkpoint_tensor(s->out, i);
-        struct scan scan = { .dtype = t->dtype };
-
-        if (t->dtype != DT_F32 && t->dtype != DT_F16 && t->dtype != DT_BF16)
-            continue;
-        if (mem_reserve(&buf, &cap, t->bytes, "verification", e) < 0)
-            return e->code;
-        rc = checkpoint_read(s->out, t, buf, e);
-        if (rc)
-            break;
-        scan.data = buf;
-        threads_for(t->bytes / (t->dtype == DT_F32 ? 4 : 2), 1 << 16, scan_part,
-                    &scan);
-        if (scan.bad)
-            rc = err_set(e, E_DATA, "'%s' has a value that is not finite",
-                         t->name);
-    }
-    free(buf);
-    return rc;
+    pthread_mutex_init(&j.lock, NULL);
+    threads_error_init(&j.error);
+    threads_for((size_t)threads_count(), 1, scan_some, &j);
+    pthread_mutex_destroy(&j.lock);
+    return threads_error_take(&j.error, e);
 }
 
 /* ---- a sample of linears against the source ---- */
