@@ -191,6 +191,7 @@ static int add_linear(struct plan *p, const struct want *w,
     p->modules++;
     p->layer_modules[l->layer]++;
     p->quantized += (uint64_t)l->rows * (uint64_t)l->cols;
+    p->bytes_packed += packed_bytes(l, grid_rules_find(w->grids, l->module));
     p->bytes_out += packed_bytes(l, grid_rules_find(w->grids, l->module));
     p->bytes_out -= t ? t->bytes : 0;
     add_solving(p, w, l);

@@ -20,6 +20,7 @@ struct plan {
     uint64_t quantized;           /* number, of the linears that become 4-bit */
     uint64_t bytes_in;            /* tensors as stored */
     uint64_t bytes_out;           /* tensors of the result, to about 1 % */
+    uint64_t bytes_packed;        /* of them those of quantized linears */
     uint64_t hessian_bytes;       /* of the widest input, packed triangle */
     uint64_t layer_hessian_bytes; /* all inputs of one layer, of one expert */
     uint64_t state_bytes; /* per token: hidden states before and behind a layer,

@@ -169,7 +169,9 @@ static void plan_bytes(const struct request *r, struct room *room)
     if (j->parts > 1 && !make_in_pipe(&r->j))
         room->work += r->layer_bytes + r->layer_kept +
                       (*j->scratch ? 0 : parts_states(r));
-    room->out = bytes_out(r) * 2;
+    /* linears come through a pipe, which is a file until their shard is written */
+    room->out =
+        bytes_out(r) * 2 - (double)p->bytes_out + (double)p->bytes_packed;
     if (j->layout ==
         JOB_GGUF) { /* made of a checkpoint in the work directory */
         room->work += (double)p->bytes_out;

@@ -228,6 +228,20 @@ END
     [ ! -e out.work ]
 }
 
+@test "OUT takes room for itself and for linears on their way, not for all twice" {
+    [ "$(id -u)" -eq 0 ] && command -v mount >/dev/null || skip "needs root to mount"
+    mkdir disk
+    # 3.6 MiB, of which 1.8 are linears
+    mount -t tmpfs -o size=6m forge-test disk || skip "no tmpfs"
+    forge quantize "$model" disk/out "${small[@]}" --work work || { umount disk; false; }
+    forge verify disk/out || { umount disk; false; }
+    umount disk
+    mount -t tmpfs -o size=5m forge-test disk
+    run -74 --separate-stderr forge quantize "$model" disk/out "${small[@]}" --work work
+    umount disk
+    [[ $stderr == "forge: 'disk/out': needs "*" MiB, "*" are free" ]]
+}
+
 @test "a disk without room for hidden states to go on from: a note, and the same result" {
     [ "$(id -u)" -eq 0 ] && command -v mount >/dev/null || skip "needs root to mount"
     local few=(--text "$text" --sequences 16 --seqlen 512)
