@@ -169,6 +169,7 @@ static int add_linear(struct plan *p, const struct want *w,
     const struct checkpoint *c = w->c;
     char name[MODULE_PATH_MAX + 8];
     const struct ck_tensor *t;
+    uint64_t packed;
     double cols = (double)l->cols, rows = (double)l->rows;
     /* the mean fraction of tokens that is routed to an expert */
     double share =
@@ -191,8 +192,9 @@ static int add_linear(struct plan *p, const struct want *w,
     p->modules++;
     p->layer_modules[l->layer]++;
     p->quantized += (uint64_t)l->rows * (uint64_t)l->cols;
-    p->bytes_packed += packed_bytes(l, grid_rules_find(w->grids, l->module));
-    p->bytes_out += packed_bytes(l, grid_rules_find(w->grids, l->module));
+    packed = packed_bytes(l, grid_rules_find(w->grids, l->module));
+    p->bytes_packed += packed;
+    p->bytes_out += packed;
     p->bytes_out -= t ? t->bytes : 0;
     add_solving(p, w, l);
     return 0;
