@@ -242,6 +242,7 @@ static void outlast_writer(const char *path)
 void feedback_abandon(struct feedback *b, const char *path)
 {
     struct timespec until;
+    bool unread; /* the thread has failed without the pipe */
 
     close(1); /* the tools downstream, and so the writer, end with our output */
     if (!b) {
@@ -254,7 +255,10 @@ void feedback_abandon(struct feedback *b, const char *path)
     while (!b->ended &&
            pthread_cond_timedwait(&b->news, &b->lock, &until) != ETIMEDOUT)
         ;
+    unread = b->ended && b->fd >= 0;
     pthread_mutex_unlock(&b->lock);
+    if (unread)
+        outlast_writer(path);
 }
 
 void feedback_close(struct feedback *b)

@@ -43,7 +43,8 @@ loop() {
         $hessian ${tools}forge-hessian -q --blend 2 $weigh $lend |
         ${tools}forge-weights -q --join $lend $kind | tee $weights |
         ${tools}forge-grid -q --group 8 $lend | $solve $solver -q $lend $effort |
-        if [ "$split" ]; then ${tools}forge-split -q $lend $split; else cat; fi | tee back >$out' - "$@"
+        if [ "$split" ]; then ${tools}forge-split -q $lend $split; else cat; fi |
+        { ${late:+sleep $late}; tee back >$out; }' - "$@"
 }
 
 # All but times: the content hash that END says.
@@ -568,6 +569,15 @@ fail_each_gradient() {
     [ -e "${FAIL_SO:-/nonexistent}" ] || skip "no fail.so in this mode"
     for model in llama qwen2_moe; do
         fail_each_call $model
+    done
+}
+
+@test "forge-calib fails before its feedback is opened: the run ends" {
+    [ -e "${FAIL_SO:-/nonexistent}" ] || skip "no fail.so in this mode"
+    for n in 1 2 3 4 5 6; do
+        export calib="env FAIL=malloc:$n LD_PRELOAD=$FAIL_SO" late=0.5 out=lent loans=l
+        run ! loop llama
+        whole_or_none "$status" "malloc $n"
     done
 }
 
