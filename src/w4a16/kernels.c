@@ -28,20 +28,28 @@
 static const struct w4_kernels kernels_four = { NAME(few), NAME(values),
                                                 false };
 
-enum { AWQ_WIDE = 8192 }; /* outputs: w4_wide() */
+enum { ALONG_FROM = 8192 }; /* outputs of a tile */
 
-static _Atomic int64_t wide;
+static _Atomic enum w4_awq set = W4_AWQ_BY_CPU;
 
-void w4_wide_set(int64_t outputs)
+void w4_awq_set(enum w4_awq order)
 {
-    wide = outputs;
+    set = order;
 }
 
-int64_t w4_wide(void)
+/* Measured: AMD's CPUs read whole rows faster, Intel's do not (DESIGN). */
+enum w4_awq w4_awq(int digits, int64_t n)
 {
-    if (!w4_kernels()->quads)
-        return INT64_MAX;
-    return wide ? wide : cpu_is_intel() ? AWQ_WIDE : INT64_MAX;
+    enum w4_awq order = set;
+
+    if (order == W4_AWQ_BY_CPU)
+        order = !cpu_is_intel() ? W4_AWQ_ROWS :
+                n >= ALONG_FROM ? W4_AWQ_ALONG :
+                                  W4_AWQ_COLUMNS;
+    if ((order == W4_AWQ_ROWS && digits != 2) ||
+        (order == W4_AWQ_ALONG && !w4_kernels()->quads))
+        order = W4_AWQ_COLUMNS;
+    return order;
 }
 
 const struct w4_kernels *w4_kernels(void)

@@ -14,6 +14,14 @@
 
 #include "w4a16/w4a16.h"
 
+/* In which order few reads the words of W4_AWQ (awq.inc). */
+enum w4_awq {
+    W4_AWQ_ROWS,    /* whole rows, eight at a time; x of two digits alone */
+    W4_AWQ_COLUMNS, /* lines down the columns of 16 or 32 rows */
+    W4_AWQ_ALONG, /* four rows at a time, along them; kernels with `quads` alone */
+    W4_AWQ_BY_CPU /* w4_awq_set(): as at first */
+};
+
 /* Arguments of few. */
 struct w4_few {
     const struct forge_w4a16 *w;
@@ -26,7 +34,7 @@ struct w4_few {
      * W4_BY_OUTPUT all */
     int64_t piece, pieces;
     int64_t first, n; /* outputs first..first+n-1 */
-    bool wide;        /* W4_AWQ: n is w4_wide() at least */
+    enum w4_awq awq;  /* of W4_AWQ: w4_awq() */
     float *y;         /* [m, n], leading dimension ldy */
     int64_t ldy;
 };
@@ -51,19 +59,18 @@ struct w4_values {
 struct w4_kernels {
     void (*few)(const struct w4_few *f);
     void (*values)(const struct w4_values *v);
-    /* of W4_AWQ few reads digits of x in order; false: as pairs (struct w4_fixed) */
+    /* of W4_AWQ few reads digits of x in order; false, or W4_AWQ_ROWS: as pairs
+     * (struct w4_fixed) */
     bool quads;
 };
 
 /* Those of cpu_level(). */
 const struct w4_kernels *w4_kernels(void);
 
-/* Outputs of a tile of W4_AWQ from which on rows of words are read along them, four at
- * a time, instead of down their columns.  INT64_MAX: never, where the CPU is not
- * Intel's, or the kernels' `quads` is false. */
-int64_t w4_wide(void);
-/* Another number, for tests; 0: as at first. */
-void w4_wide_set(int64_t outputs);
+/* The order for x of so many digits and tiles of n outputs. */
+enum w4_awq w4_awq(int digits, int64_t n);
+/* Another order wherever it can be, for tests. */
+void w4_awq_set(enum w4_awq order);
 
 #ifdef __x86_64__
 /* [1]: for cpu_uses_vnni() */

@@ -123,15 +123,16 @@ static int run_of(enum w4_form form, int digits)
 }
 
 /* Digits are in pairs. */
-static bool in_pairs(enum w4_form form)
+static bool in_pairs(enum w4_form form, int digits)
 {
-    return form == W4_AWQ && !w4_kernels()->quads;
+    return form == W4_AWQ &&
+           (!w4_kernels()->quads || w4_awq(digits, 0) == W4_AWQ_ROWS);
 }
 
 /* Bytes of each digit of a piece. */
-static int digits_of(enum w4_form form)
+static int digits_of(enum w4_form form, int digits)
 {
-    return in_pairs(form) ? 2 * W4_PIECE : piece_of(form);
+    return in_pairs(form, digits) ? 2 * W4_PIECE : piece_of(form);
 }
 
 /* The first bytes of a, b, c, d side by side. */
@@ -144,8 +145,8 @@ static four bytes_of(four a, four b, four c, four d)
 static void put_digits(const struct w4_fixed *to, int digits, int64_t piece,
                        const int32_t *f, enum w4_form form)
 {
-    bool pairs = in_pairs(form);
-    int n = digits_of(form);
+    bool pairs = in_pairs(form, digits);
+    int n = digits_of(form, digits);
     int8_t *d = to->digit + piece * n;
 
     if (pairs && digits == 2) {
@@ -369,7 +370,7 @@ static size_t place_fixed(struct w4_x *to, char *p)
     to->pieces = pieces;
     bases = whole ? W4_LANES * pieces : pieces;
     n = pieces * size;
-    digits = pieces * digits_of(w->form);
+    digits = pieces * digits_of(w->form, to->digits);
     for (int64_t r = 0; p && r < to->rows; r++) {
         struct w4_fixed *f = &to->fixed[r];
 

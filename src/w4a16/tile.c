@@ -160,7 +160,7 @@ static void few_tile(const struct w4_x *x, int64_t part, struct w4_few f,
     f.sums = x->sums + r * x->w->groups;
     f.piece = part * W4_PART;
     f.pieces = W4_PART;
-    f.wide = x->w->form == W4_AWQ && f.n >= w4_wide();
+    f.awq = w4_awq(x->digits, f.n);
     w4_kernels()->few(&f);
 }
 

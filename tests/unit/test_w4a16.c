@@ -148,17 +148,18 @@ static void alone(const struct forge_w4a16 *w, const struct rows *x, int64_t o,
     }
 }
 
-/* On CPUs that read AWQ's rows along them, others, and those without VNNI. */
+/* On CPUs that read AWQ's words in another order, with and without VNNI. */
 static void on_other_cpus(const struct forge_w4a16 *w, const struct rows *x,
                           int64_t o, const float *y)
 {
-    bool few = cpu_uses_vnni() && x->m <= FORGE_W4A16_FEW;
+    int orders = x->m <= FORGE_W4A16_FEW ? W4_AWQ_BY_CPU : 0;
 
-    for (int i = 0; i < 3 && few; i++) {
-        w4_wide_set(i == 0 ? 1 : i == 1 ? INT64_MAX : 0);
-        cpu_set_vnni(i < 2);
+    for (int i = 0; i < 2 * orders; i++) {
+        w4_awq_set((enum w4_awq)(i / 2));
+        cpu_set_vnni(i % 2);
         again(w, x, o, y);
     }
+    w4_awq_set(W4_AWQ_BY_CPU);
     cpu_set_vnni(true);
 }
 
