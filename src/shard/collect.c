@@ -191,8 +191,8 @@ int collect_others(struct collection *c, const struct weights_plan *p,
 
         if (p->item[i].kind == WEIGHTS_PACKED)
             return err_set(e, E_CONFIG,
-                           "'%s': is of a 4-bit linear, which only "
-                           "forge-weights reads",
+                           "'%s': is of a linear in 4 bits that is not "
+                           "among those to be packed",
                            p->item[i].t->name);
         if (weights_frame(&p->item[i], &f, e) ||
             add_tensor(c, &f, 0, p->item[i].t, e))

@@ -228,7 +228,7 @@ within_30_s() { # COMMAND...
 @test "--others of a 4-bit source, or with them in the stream, are refused" {
     shard four "$in/symmetric.awq"
     forge-weights -q --linears --modules '*mlp*' four | forge-pack -q --layout awq -o some
-    fails 78 "which only forge-weights reads" forge-shard -q --from four --others --modules '*mlp*' out some
+    fails 78 "not among those to be packed" forge-shard -q --from four --others --modules '*mlp*' out some
     refused 65 "came twice" forge-shard -q --from "$MODEL" --others out "$in/symmetric.awq"
     refused 64 "are for --others" forge-shard -q --from "$MODEL" --skip '*.o_proj' out "$in/symmetric.awq"
 }
