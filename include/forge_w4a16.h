@@ -125,7 +125,7 @@ FORGE_W4A16_API int forge_w4a16_several(const struct forge_w4a16 *const *w,
 
 /* Number of threads of all calls; 0: as many as the process may run on.  Call
  * it once, before the first product.  Calls must come from one thread at a
- * time. */
+ * time, which works like the others and wants 256 KiB of stack. */
 FORGE_W4A16_API void forge_w4a16_threads(int n);
 
 #ifdef __cplusplus
