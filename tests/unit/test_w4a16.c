@@ -152,9 +152,7 @@ static void alone(const struct forge_w4a16 *w, const struct rows *x, int64_t o,
 static void on_other_cpus(const struct forge_w4a16 *w, const struct rows *x,
                           int64_t o, const float *y)
 {
-    int orders = x->m <= FORGE_W4A16_FEW ? W4_AWQ_BY_CPU : 0;
-
-    for (int i = 0; i < 2 * orders; i++) {
+    for (int i = 0; i < 2 * W4_AWQ_BY_CPU && x->m <= FORGE_W4A16_FEW; i++) {
         w4_awq_set((enum w4_awq)(i / 2));
         cpu_set_vnni(i % 2);
         again(w, x, o, y);
