@@ -130,9 +130,9 @@ static bool in_pairs(enum w4_form form, int digits)
 }
 
 /* Bytes of each digit of a piece. */
-static int digits_of(enum w4_form form, int digits)
+static int digits_of(enum w4_form form, bool pairs)
 {
-    return in_pairs(form, digits) ? 2 * W4_PIECE : piece_of(form);
+    return pairs ? 2 * W4_PIECE : piece_of(form);
 }
 
 /* The first bytes of a, b, c, d side by side. */
@@ -146,7 +146,7 @@ static void put_digits(const struct w4_fixed *to, int digits, int64_t piece,
                        const int32_t *f, enum w4_form form)
 {
     bool pairs = in_pairs(form, digits);
-    int n = digits_of(form, digits);
+    int n = digits_of(form, pairs);
     int8_t *d = to->digit + piece * n;
 
     if (pairs && digits == 2) {
@@ -370,7 +370,7 @@ static size_t place_fixed(struct w4_x *to, char *p)
     to->pieces = pieces;
     bases = whole ? W4_LANES * pieces : pieces;
     n = pieces * size;
-    digits = pieces * digits_of(w->form, to->digits);
+    digits = pieces * digits_of(w->form, in_pairs(w->form, to->digits));
     for (int64_t r = 0; p && r < to->rows; r++) {
         struct w4_fixed *f = &to->fixed[r];
 
