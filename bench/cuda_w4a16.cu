@@ -1,8 +1,8 @@
 /* cuda_w4a16.cu - products with 4-bit linears: from AWQ's words on the device,
  * against sums in double that read these words first.  Matrices take turns, so
- * that none stays in the caches; the peers are cuBLAS with W in bf16 in the same
- * run and, for experts, a call for each of them.  bench/w4a16_peer.py is what
- * torch and Triton need on the same machine. */
+ * that none stays in the caches, and so do the ways to multiply and their peer,
+ * cuBLAS with W in x's type; for experts the peer is a call for each of them.
+ * bench/w4a16_peer.py is what torch and Triton need on the same machine. */
 #include "cuda/w4a16_internal.cuh"
 #include "cuda_bench.cuh"
 
@@ -193,49 +193,78 @@ static void multiply(const struct cuda_w4 *w, const void *x, void *y,
     MUST(w4_grouped(c, &w, first, 1, &from, &to, way, &why));
 }
 
-/* Milliseconds of a call, by TURNS matrices in turn, as a graph: launches leave
- * no gaps. */
-template <class F> static double in_turn(F fn)
-{
-    const int calls = 4 * TURNS;
-    cudaGraphExec_t run;
-    cudaGraph_t graph;
-    double ms;
+/* Ways to compute a product, and cuBLAS with a dense W, each as a graph of CALLS calls by
+ * TURNS matrices: launches leave no gaps. */
+enum { CALLS = 4 * TURNS, DENSE = WAYS };
+struct racer {
+    bool runs;
+    cudaGraphExec_t graph;
+    double ms; /* of a call */
+};
 
-    fn(0);
+template <class F> static void record(struct racer *r, F fn)
+{
+    cudaGraph_t graph;
+
     MUSTC(cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed));
-    for (int k = 0; k < calls; k++)
+    for (int k = 0; k < CALLS; k++)
         fn(k % TURNS);
     MUSTC(cudaStreamEndCapture(c->stream, &graph));
-    MUSTC(cudaGraphInstantiate(&run, graph, 0));
-    ms = timed([&] { MUSTC(cudaGraphLaunch(run, c->stream)); }) / calls;
-    MUSTC(cudaGraphExecDestroy(run));
+    MUSTC(cudaGraphInstantiate(&r->graph, graph, 0));
     MUSTC(cudaGraphDestroy(graph));
-    return ms;
+    r->runs = true;
+}
+
+/* Medians; all of them take turns, since a warmer GPU is slower. */
+static void race(struct racer r[DENSE + 1])
+{
+    cudaEvent_t a, b;
+    float ms[DENSE + 1][REPEATS + 1];
+
+    MUSTC(cudaEventCreate(&a));
+    MUSTC(cudaEventCreate(&b));
+    for (int round = 0; round <= REPEATS; round++)
+        for (int i = 0; i <= DENSE; i++) {
+            if (!r[i].runs)
+                continue;
+            MUSTC(cudaEventRecord(a, c->stream));
+            MUSTC(cudaGraphLaunch(r[i].graph, c->stream));
+            MUSTC(cudaEventRecord(b, c->stream));
+            MUSTC(cudaEventSynchronize(b));
+            MUSTC(cudaEventElapsedTime(&ms[i][round], a, b));
+        }
+    for (int i = 0; i <= DENSE; i++) {
+        if (!r[i].runs)
+            continue;
+        std::sort(ms[i] + 1, ms[i] + 1 + REPEATS); /* the first one warms up */
+        r[i].ms = (double)ms[i][1 + REPEATS / 2] / CALLS;
+        MUSTC(cudaGraphExecDestroy(r[i].graph));
+    }
+    MUSTC(cudaEventDestroy(a));
+    MUSTC(cudaEventDestroy(b));
 }
 
 static bool has_way(int way, int64_t rows)
 {
     return way == W4_BY_TILES ? rows <= MOST_TILED :
            way == W4_BY_WGMMA ? w4_wgmma_runs(c) :
-                                way == W4_BY_BLAS;
+                                true;
 }
 
-/* ms of a way, once its result is right; its error.  Weights of all ways but tiles
- * are rounded. */
-static double one_way(const struct matrix m[TURNS], const uint16_t *x, float *y,
-                      int64_t rows, int way, double *worst)
+/* The error of a way, whose memory is there then.  Weights of all ways but tiles are
+ * rounded. */
+static double error_of(const struct matrix *m, const uint16_t *x, float *y,
+                       int64_t rows, int way)
 {
-    int64_t o = m->o, i = m->i;
+    double worst;
 
-    MUSTC(cudaMemsetAsync(y, 0xff, (size_t)(rows * o) * 4, c->stream));
-    multiply(m->w, x, y, FORGE_W4A16_F32, rows, o, i, (enum w4_way)way);
-    *worst = checked(m, x, rows, y);
-    must(*worst < (way == W4_BY_TILES ? 2e-5 : 2e-2) ? 0 : -1,
+    MUSTC(cudaMemsetAsync(y, 0xff, (size_t)(rows * m->o) * 4, c->stream));
+    multiply(m->w, x, y, FORGE_W4A16_F32, rows, m->o, m->i, (enum w4_way)way);
+    worst = checked(m, x, rows, y);
+    must(worst < (way == W4_BY_TILES ? 2e-5 : 2e-2) ? 0 : -1,
          "not the product");
-    return in_turn([&](int k) {
-        multiply(m[k].w, x, y, from_type(), rows, o, i, (enum w4_way)way);
-    });
+    multiply(m->w, x, y, from_type(), rows, m->o, m->i, (enum w4_way)way);
+    return worst;
 }
 
 /* w: the matrices m in x's type. */
@@ -244,28 +273,41 @@ static void one_count(const struct matrix m[TURNS], uint16_t *const w[TURNS],
 {
     int64_t o = m[0].o, i = m[0].i;
     double bytes = stored_bytes(o, i) + 2.0 * (double)rows * (double)(o + i);
-    double best = 0, automatic, dense, ms, worst;
+    double best = 0, automatic, worst[WAYS];
     const cudaDataType type = in_f16 ? CUDA_R_16F : CUDA_R_16BF;
     const float one = 1, zero = 0;
-
-    printf("w4a16 M = %4lld:", (long long)rows);
-    for (int way = W4_AUTO + 1; way < WAYS; way++) {
-        if (!has_way(way, rows))
-            continue;
-        ms = one_way(m, x, y, rows, way, &worst);
-        best = best ? fmin(best, ms) : ms;
-        printf(" %s %8.1f us (error %.1e),", way_name[way], ms * 1e3, worst);
-    }
-    automatic = one_way(m, x, y, rows, W4_AUTO, &worst);
-    dense = in_turn([&](int k) {
+    struct racer r[DENSE + 1] = {};
+    const auto dense = [&](int k) {
         MUSTB(c->blas.gemm(c->blas.handle, CUBLAS_OP_T, CUBLAS_OP_N, (int)o,
                            (int)rows, (int)i, &one, w[k], type, (int)i, x, type,
                            (int)i, &zero, y, type, (int)o, CUBLAS_COMPUTE_32F,
                            CUBLAS_GEMM_DEFAULT));
-    });
+    };
+
+    for (int way = W4_AUTO; way < WAYS; way++)
+        if (has_way(way, rows))
+            worst[way] = error_of(m, x, y, rows, way);
+    dense(0);
+    for (int way = W4_AUTO; way < WAYS; way++)
+        if (has_way(way, rows))
+            record(&r[way], [&](int k) {
+                multiply(m[k].w, x, y, from_type(), rows, o, i,
+                         (enum w4_way)way);
+            });
+    record(&r[DENSE], dense);
+    race(r);
+    printf("w4a16 M = %4lld:", (long long)rows);
+    for (int way = W4_AUTO + 1; way < WAYS; way++) {
+        if (!r[way].runs)
+            continue;
+        best = best ? fmin(best, r[way].ms) : r[way].ms;
+        printf(" %s %8.1f us (error %.1e),", way_name[way], r[way].ms * 1e3,
+               worst[way]);
+    }
+    automatic = r[W4_AUTO].ms;
     printf(" cuBLAS %8.1f us: %.2fx; the best way %.2f of the chosen; %.0f %% "
            "of copy, %.0f TF/s\n",
-           dense * 1e3, dense / automatic, best / automatic,
+           r[DENSE].ms * 1e3, r[DENSE].ms / automatic, best / automatic,
            100 * bytes / automatic * 1e3 / copy_rate,
            2.0 * (double)rows * (double)(o * i) / automatic * 1e-9);
 }

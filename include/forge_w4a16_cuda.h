@@ -12,7 +12,10 @@
  * for scales of f32, which are rounded to 20 bits, and sums are f32.  More rows:
  * weights are rounded to x's type, on Hopper in registers; elsewhere, and where
  * scales are f32, from 385 rows on, at most 128 MiB of them (or 256 outputs) at a
- * time, and multiplied by cuBLAS, as they are for any number of rows of f32.
+ * time, and multiplied by cuBLAS, as they are for any number of rows of f32.  On
+ * Hopper x of bf16 becomes f16, times a power of two for each row (exact from 2^-32
+ * of its largest number on), where scales are f16, outputs 16,384 or more, and rows
+ * 1,024 or more; weights are rounded to f16 then.
  *
  * Equal calls give equal bytes; a row may be summed in another order in a call with
  * another number of rows.

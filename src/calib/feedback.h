@@ -30,7 +30,7 @@ MUST_CHECK int feedback_finish(struct feedback *f, struct err *e);
 /* For a tool that ends with an error: close standard output, so that the tools
  * downstream end, and wait at most 10 s until the pipe's writer has ended.  A
  * writer that opened the pipe after our exit would wait for a reader for ever.
- * f NULL: feedback_open() failed for this path. */
+ * f NULL: feedback_open() failed for this path, or was not called. */
 void feedback_abandon(struct feedback *f, const char *path);
 /* Only after feedback_finish(); NULL is allowed. */
 void feedback_close(struct feedback *f);

@@ -168,10 +168,9 @@ int main(int argc, char **argv)
     struct err e;
 
     parse(&s, argc, argv);
-    if (calib_options_check(&s, &e) < 0)
-        die_err(&e);
-    if (s.gaussian && synthetic_parse(&s.synthetic, s.gaussian, &e) < 0)
-        die_err(&e);
+    if (calib_options_check(&s, &e) < 0 ||
+        (s.gaussian && synthetic_parse(&s.synthetic, s.gaussian, &e) < 0))
+        leave(&s, &c, &e);
     if (!s.gaussian)
         device_begin(&s.device);
     c.device = &s.device;

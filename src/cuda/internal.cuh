@@ -123,7 +123,7 @@ struct cuda_context {
             /* of the solver that refines */
             struct device_buffer second, gradient, moved, square, inverse;
             /* of 4-bit products; w4_arrived holds zeros between launches */
-            struct device_buffer w4_x, w4_table, w4_parts, w4_arrived;
+            struct device_buffer w4_x, w4_unit, w4_table, w4_parts, w4_arrived;
             struct device_buffer w4_dense, w4_sums;
             struct device_buffer roots; /* of the weights of tokens */
         };

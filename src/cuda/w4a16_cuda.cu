@@ -15,6 +15,7 @@ struct call {
     int experts;             /* with rows */
     int64_t rows, most;      /* of all, of the linear that has most */
     bool split, long_scales; /* scales not of x's type; of f32 */
+    int half_scales;         /* experts whose scales are f16 */
     struct forge_w4a16_rows x, y;
 };
 
@@ -77,6 +78,10 @@ static int to_places(const struct call *a, const struct cuda_w4 *w, int64_t row,
 }
 
 /* ---- by tiles ---- */
+
+/* Rows and outputs from which x of bf16 is made f16 where scales are f16, which a weight
+ * is then multiplied by once, not twice. */
+enum { HALVES_ROWS = 1024, HALVES_OUTPUTS = 16384 };
 
 /* Rows (of an expert, on average) for which tiles of mma.sync are faster than
  * cuBLAS's on weights that are made first. */
@@ -169,8 +174,13 @@ static int by_tiles(const struct call *a, const struct cuda_w4 *const *w,
     l.across = W4_ACROSS;
     if (wgmma)
         w4_wgmma_tile(&l);
-    if ((rc = place_rows(a, w, first, experts, &l.x, &l.ldx, e)) < 0 ||
-        (rc = set_rows(a, w, first, experts, &l, e)) < 0)
+    if ((rc = place_rows(a, w, first, experts, &l.x, &l.ldx, e)) < 0)
+        return rc;
+    if (wgmma && a->x.type == FORGE_W4A16_BF16 && a->rows >= HALVES_ROWS &&
+        a->w->outputs >= HALVES_OUTPUTS && a->half_scales == a->experts &&
+        (rc = w4_halves(a->c, &l, e)) < 0)
+        return rc;
+    if ((rc = set_rows(a, w, first, experts, &l, e)) < 0)
         return rc;
     return wgmma ? w4_wgmma(a->c, &l, e) : w4_tiled(a->c, &l, e);
 }
@@ -398,6 +408,7 @@ static int check(struct call *a, const struct cuda_w4 *const *w,
         a->experts++;
         a->split |= w[i]->scale_type != a->x.type;
         a->long_scales |= w[i]->scale_type == FORGE_W4A16_F32;
+        a->half_scales += w[i]->scale_type == FORGE_W4A16_F16;
         a->rows += rows;
         a->most = rows > a->most ? rows : a->most;
     }

@@ -57,6 +57,8 @@ struct w4_launch {
     void *y;
     int64_t ldx, ldy;
     enum forge_w4a16_type x_type, y_type;
+    const float
+        *unit; /* [rows] of w4_wgmma(): factors of their sums; or NULL */
     int64_t depth, outputs, groups, halves;
     int64_t rows; /* of x */
     int most;     /* of a tile: 8, 16, 32, 64, or w4_wgmma_tile()'s */
@@ -78,6 +80,10 @@ int w4_tiled(struct cuda_context *c, struct w4_launch *a, struct err *e);
 int w4_wgmma(struct cuda_context *c, const struct w4_launch *l, struct err *e);
 bool w4_wgmma_runs(const struct cuda_context *c);
 void w4_wgmma_tile(struct w4_launch *l);
+
+/* l's rows of bf16 to f16, in c->w4_x, where they may be already, each times a power of
+ * two, and l->unit; scales are f16. */
+int w4_halves(struct cuda_context *c, struct w4_launch *l, struct err *e);
 
 /* Ways to compute a product: W4_AUTO decides by the number of rows. */
 enum w4_way { W4_AUTO, W4_BY_TILES, W4_BY_WGMMA, W4_BY_BLAS };

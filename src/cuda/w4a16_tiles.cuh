@@ -17,6 +17,7 @@ struct tiles {
     void *y;
     int64_t ldx, ldy;
     int y_type;
+    const float *unit; /* factors of rows' sums, or NULL */
     int outputs, strips, steps, groups;
     int halves;       /* of a group */
     uint32_t inverse; /* w4_inverse() */
@@ -172,6 +173,7 @@ static inline int tiles_of(const struct w4_launch *l, int places,
     a->ldx = l->ldx;
     a->ldy = l->ldy;
     a->y_type = l->y_type;
+    a->unit = l->unit;
     a->outputs = (int)l->outputs;
     a->strips = (int)((l->outputs + W4_STRIP - 1) / W4_STRIP);
     a->steps = (int)(l->depth / places);

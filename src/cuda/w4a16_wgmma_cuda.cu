@@ -299,6 +299,23 @@ multiply_part(const struct tiles &a, const struct part &p, int strip, int lane,
 
 /* ---- results ---- */
 
+/* A warp's sums in the rows' units. */
+[[maybe_unused]] static __device__ __forceinline__ void
+apply_units(const struct tiles &a, const struct part &p, int lane,
+            float (&sum)[128])
+{
+    const float *unit = a.unit + p.w.first + p.row;
+
+#pragma unroll
+    for (int i = 0; i < 64; i++) {
+        int row = i / 2 * 8 + lane % 4 * 2 + i % 2;
+        float u = unit[min(row, p.rows - 1)];
+
+        sum[i / 2 * 4 + i % 2] *= u;
+        sum[i / 2 * 4 + i % 2 + 2] *= u;
+    }
+}
+
 /* Two results in y's type, of 16 bits. */
 static __device__ __forceinline__ uint32_t pack(const struct tiles &a,
                                                 float low, float high)
@@ -393,6 +410,8 @@ multiply_parts(const struct tiles &a, bool wide, struct ring r,
                 thread, &s->last, [&](int i) { return &sum[4 * i]; },
                 [] { meet(MEET, EATERS); }))
             continue;
+        if (a.unit)
+            apply_units(a, p, lane, sum);
         if (wide)
             store_wide(a, p, o, lane, m->patch[strip], sum);
         else

@@ -401,7 +401,7 @@ static int few(struct job *j, struct err *e)
     size_t size;
 
     to->type = DT_F32;
-    to->digits = j->type == DT_BF16 ? 2 : 3;
+    to->digits = j->type == DT_F32 ? 3 : 2;
     size = place_fixed(to, NULL);
     to->own = mem_zero(size + (size_t)sums * sizeof(float), 1, what, e);
     if (!to->own)

@@ -140,7 +140,7 @@ struct w4_x {
     int64_t ld;
     uint16_t *strips;              /* bf16_gemm.h's, of all places, or NULL */
     struct w4_fixed fixed[W4_FEW]; /* of a row each */
-    int digits;                    /* of these: 2 of x of DT_BF16, else 3 */
+    int digits;                    /* of these: 3 of x of DT_F32, else 2 */
     int64_t pieces;
     float *sums; /* up to W4_FEW rows: [rows, groups] sums of x over groups */
     void *own;   /* memory of p or sums; NULL: none; of strips another */

@@ -322,6 +322,11 @@ check_ended() { # I
     refused 66 "nowhere" --feedback nowhere llama t.fts
     refused 64 "wants the sequences as FILE" --feedback - llama
     refused 64 "exclude each other" --feedback t.fts --to hidden llama t.fts
+    # whoever writes to the pipe is not left waiting for its reader
+    mkfifo back
+    timeout 5 bash -c 'sleep 0.3; : >back' &
+    refused 64 "exclude each other" --feedback back --to hidden llama t.fts
+    wait $!
 }
 
 @test "a whole model may start at a later layer" {

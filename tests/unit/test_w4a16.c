@@ -75,7 +75,7 @@ static struct entry entry(const struct w4_linear *l, const struct rows *x,
 static struct truth truth_of(const struct w4_linear *l, const struct rows *x)
 {
     int64_t step = l->o > 1024 ? 7 : 1;
-    bool fixed = x->m <= FORGE_W4A16_FEW && x->type == FORGE_W4A16_BF16;
+    bool fixed = x->m <= FORGE_W4A16_FEW && x->type != FORGE_W4A16_F32;
     /* f32 sums err by some 2^-24 of each term; x of up to 1 in multiples of 2^-14 by
      * 2^-14 / sqrt(12) of a term's weight, where x is 1 / sqrt(3) on average */
     struct truth t = { .bound = fixed ? 1.6e-4 : 4e-6,
@@ -278,11 +278,11 @@ static void test_dense(void)
 /* ---- few rows: x as integers ---- */
 
 /* Inputs of all sizes: a few rows have errors of 2^-22 of the largest input of 128, of
- * bf16 2^-14, none where its weight is 0, and f32's. */
+ * 16 bits 2^-14, none where its weight is 0, and f32's. */
 static void wide(const struct w4_linear *l, const struct rows *x,
                  const float *y)
 {
-    double unit = x->type == FORGE_W4A16_BF16 ? 0x1p-14 : 0x1p-22;
+    double unit = x->type == FORGE_W4A16_F32 ? 0x1p-22 : 0x1p-14;
     float *most = calloc((size_t)(l->i / 128 + 1), sizeof(*most));
 
     for (int64_t k = 0; k < l->i; k++)
@@ -305,10 +305,11 @@ static void wide(const struct w4_linear *l, const struct rows *x,
 /* Element k of the only row. */
 static void set(struct rows *x, int64_t k, float v)
 {
-    if (x->type == FORGE_W4A16_F32)
-        ((float *)x->p)[k] = v;
-    else
-        ((uint16_t *)x->p)[k] = bf16_from_f32(v);
+    size_t size = x->type == FORGE_W4A16_F32 ? 4 : 2;
+    char *p = (char *)x->p + (size_t)k * size;
+
+    CHECK(from_f32(p, (enum dtype)x->type, &v, 1));
+    CHECK(to_f32(&x->value[k], p, (enum dtype)x->type, 1));
 }
 
 static void wide_of(struct w4_linear *l, enum forge_w4a16_type type)
@@ -319,13 +320,15 @@ static void wide_of(struct w4_linear *l, enum forge_w4a16_type type)
 
     fill(&x, l->i);
     for (int64_t k = 0; k < l->i; k++) {
-        int by = (int)(draw() % 60) - 30;
+        int by = type == FORGE_W4A16_F16 ? (int)(draw() % 30) - 16 :
+                                           (int)(draw() % 60) - 30;
+        float v = k / 128 == 1 ? 0 : ldexpf(x.value[k], by);
 
-        x.value[k] = k / 128 == 1 ? 0 : ldexpf(x.value[k], by);
         if (k / 128 == 2) /* below all normal numbers */
-            x.value[k] =
-                type == FORGE_W4A16_F32 ? ldexpf(x.value[k], -140) : 0x1p-130f;
-        set(&x, k, x.value[k]);
+            v = type == FORGE_W4A16_F32 ? ldexpf(x.value[k], by - 140) :
+                type == FORGE_W4A16_F16 ? 0x1p-20f :
+                                          0x1p-130f;
+        set(&x, k, v);
     }
     y = multiply(w, &x, l->o);
     wide(l, &x, y);
@@ -352,8 +355,8 @@ static void test_wide(void)
                                .scales = FORGE_W4A16_F16 };
 
         make(&l);
-        wide_of(&l, FORGE_W4A16_F32);
-        wide_of(&l, FORGE_W4A16_BF16);
+        for (int t = FORGE_W4A16_F32; t <= FORGE_W4A16_BF16; t++)
+            wide_of(&l, (enum forge_w4a16_type)t);
         release(&l);
     }
 }
