@@ -11,19 +11,24 @@
  * asynchronous copies, for all warps.
  *
  * All tiles' steps are divided evenly among the launch's blocks of threads
- * (w4a16_tiles.cuh).
+ * (w4a16_tiles.cuh).  On Hopper a cluster of blocks has each of a few tiles, and adds
+ * their sums from each other's shared memory.
  *
  * Floors: the codes' bytes up to 50 rows or so, then the tensor cores, of which
- * mma reaches about 62 % on Hopper.  One H200, 8,192 x 28,672: 41 us, 69 % of
+ * mma reaches about 62 % on Hopper.  One H200, 8,192 x 28,672: 39 us, 73 % of
  * copy's speed; 64 rows: 102 us. */
 #include "cuda/mma.cuh"
 #include "cuda/w4a16_tiles.cuh"
+#include "cuda/wgmma.cuh"
 
 enum {
     STRIPS = 2,            /* of a warp */
     BLOCKS = 2,            /* of places in a step */
     QUARTERS = 2 * BLOCKS, /* of a step: 32 places, which share a scale */
-    LEAST = 3              /* steps for a block of threads to begin with */
+    LEAST = 3,             /* steps for a block of threads to begin with */
+    MOST_RANKS = 8,        /* blocks of threads of a cluster */
+    SHORT =
+        8 /* steps of a block of threads, up to which adding sums counts most */
 };
 
 /* Steps in shared memory, and blocks of threads of a multiprocessor, which bound
@@ -261,7 +266,7 @@ add_step(const struct room<NT, FINE> *m, int at, struct feed<T, NT, FINE> *f,
     }
 }
 
-template <int NT> static __device__ __forceinline__ void meet(void)
+template <int NT> static __device__ __forceinline__ void sharers_meet(void)
 {
     if (NT > 1)
         __syncthreads();
@@ -279,7 +284,7 @@ add_steps(const struct tiles &a, const struct part &p, struct room<NT, FINE> *m,
     int n = p.end - p.begin;
     uint4 x[2][2]; /* of this block and the next, in turn */
 
-    meet<NT>(); /* all have read what they had brought */
+    sharers_meet<NT>(); /* all have read what they had brought */
 #pragma unroll
     for (int i = 0; i < stages - 1; i++) {
         if (i < n)
@@ -296,7 +301,7 @@ add_steps(const struct tiles &a, const struct part &p, struct room<NT, FINE> *m,
             if (i + u == n)
                 return;
             copy_wait<stages - 2>();
-            meet<NT>();
+            sharers_meet<NT>();
             if (i + u + stages - 1 < n)
                 f.bring(a, (stage + stages - 1) % stages);
             copy_commit();
@@ -306,27 +311,22 @@ add_steps(const struct tiles &a, const struct part &p, struct room<NT, FINE> *m,
 
 /* ---- results ---- */
 
-template <int NT>
-static __device__ __forceinline__ void
-store_tile(const struct tiles &a, const struct part &p,
-           const float totals[STRIPS][NT][4])
+/* A thread's four sums of a strip and of eight rows of x. */
+static __device__ __forceinline__ void store(const struct tiles &a,
+                                             const struct part &p, int strip,
+                                             int eight, const float sum[4])
 {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
 #pragma unroll
-    for (int s = 0; s < STRIPS; s++)
-#pragma unroll
-        for (int n = 0; n < NT; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                int o = (p.strip + warp * STRIPS + s) * W4_STRIP + lane / 4 +
-                        i / 2 * 8;
-                int row = n * 8 + lane % 4 * 2 + i % 2;
+    for (int i = 0; i < 4; i++) {
+        int o =
+            (p.strip + warp * STRIPS + strip) * W4_STRIP + lane / 4 + i / 2 * 8;
+        int row = eight * 8 + lane % 4 * 2 + i % 2;
 
-                if (o < a.outputs && row < p.rows)
-                    put(a, (p.w.first + p.row + row) * a.ldy + o,
-                        totals[s][n][i]);
-            }
+        if (o < a.outputs && row < p.rows)
+            put(a, (p.w.first + p.row + row) * a.ldy + o, sum[i]);
+    }
 }
 
 template <class T, int NT, bool FINE>
@@ -350,11 +350,101 @@ static __global__ void __launch_bounds__(W4_WARPS * 32, RESIDENT(NT))
                 a, 0, blockIdx.x, tile, STRIPS * NT, threadIdx.x, &m->last,
                 [&](int i) { return totals[i / NT][i % NT]; },
                 [] { __syncthreads(); }))
-            store_tile<NT>(a, p, totals);
+#pragma unroll
+            for (int i = 0; i < STRIPS * NT; i++)
+                store(a, p, i / NT, i % NT, totals[i / NT][i % NT]);
     }
 }
 
+/* A cluster of up to MOST_RANKS blocks of threads for each tile, whose steps they
+ * share.  Sums are added in their order, fours of each thread by one of them. */
+template <class T, int NT, bool FINE>
+static __global__ void __launch_bounds__(W4_WARPS * 32, RESIDENT(NT))
+    clusters_kernel(const __grid_constant__ struct tiles a)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    extern __shared__ uint4 shared[];
+    auto *m = (struct room<NT, FINE> *)shared;
+    float4 *own = (float4 *)shared + threadIdx.x;
+    int ranks = cluster_size(), rank = cluster_rank();
+    struct part p = part_of<NT>(a, blockIdx.x / ranks, rank * a.steps / ranks,
+                                (rank + 1) * a.steps / ranks);
+    float totals[STRIPS][NT][4] = {};
+
+    add_steps<T, NT, FINE>(a, p, m, totals);
+    __syncthreads(); /* all have read their steps */
+#pragma unroll
+    for (int i = 0; i < STRIPS * NT; i++) {
+        const float *t = totals[i / NT][i % NT];
+
+        own[i * W4_WARPS * 32] = make_float4(t[0], t[1], t[2], t[3]);
+    }
+    cluster_meet();
+    for (int i = rank; i < STRIPS * NT; i += ranks) {
+        uint32_t at = shared_address(own + i * W4_WARPS * 32);
+        float4 part[MOST_RANKS];
+        float sum[4] = {};
+
+#pragma unroll
+        for (int r = 0; r < MOST_RANKS; r++)
+            part[r] = load_from(at, min(r, ranks - 1));
+#pragma unroll
+        for (int r = 0; r < MOST_RANKS; r++)
+            if (r < ranks) {
+                sum[0] += part[r].x;
+                sum[1] += part[r].y;
+                sum[2] += part[r].z;
+                sum[3] += part[r].w;
+            }
+        store(a, p, i / NT, i % NT, sum);
+    }
+    cluster_meet(); /* the others may still read what this one has */
+#endif
+}
+
 /* ---- the host's part ---- */
+
+/* Queue clusters for the tiles, if they run at once, and are hardly fewer blocks of
+ * threads than `grid` or these have few steps each: 1; else 0. */
+template <class T, int NT, bool FINE>
+static int by_clusters(struct cuda_context *c, const struct tiles *a,
+                       int64_t grid, struct err *e)
+{
+    auto kernel = clusters_kernel<T, NT, FINE>;
+    const int tiles = a->items / a->steps;
+    static int fit[MOST_RANKS + 1]; /* clusters of so many, 1 more */
+    cudaLaunchAttribute cluster = {};
+    cudaLaunchConfig_t how = {};
+    int ranks = MOST_RANKS;
+
+    how.blockDim = dim3(W4_WARPS * 32);
+    how.dynamicSmemBytes = sizeof(struct room<NT, FINE>);
+    how.stream = c->stream;
+    how.attrs = &cluster;
+    how.numAttrs = 1;
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    if (!w4_wgmma_runs(c))
+        return 0;
+    for (; ranks > 1; ranks--) {
+        cluster.val.clusterDim = { (unsigned)ranks, 1, 1 };
+        how.gridDim = dim3((unsigned)(tiles * ranks));
+        if (!fit[ranks]) {
+            CUDA_TRY(cudaFuncSetAttribute(
+                kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                (int)how.dynamicSmemBytes));
+            CUDA_TRY(cudaOccupancyMaxActiveClusters(&fit[ranks], kernel, &how));
+            fit[ranks]++;
+        }
+        if (tiles < fit[ranks] && a->steps >= ranks)
+            break;
+    }
+    if (ranks == 1 ||
+        (a->items > SHORT * grid && 10 * tiles * ranks < 8 * grid))
+        return 0;
+    CUDA_TRY(cudaLaunchKernelEx(&how, kernel, *a));
+    LAUNCHED();
+    return 1;
+}
 
 template <class T, int NT, bool FINE>
 static int launch(struct cuda_context *c, struct tiles *a, struct err *e)
@@ -376,7 +466,8 @@ static int launch(struct cuda_context *c, struct tiles *a, struct err *e)
     grid = (int64_t)resident * c->processors;
     if (grid > (a->items + LEAST - 1) / LEAST)
         grid = (a->items + LEAST - 1) / LEAST;
-    if ((rc = tiles_divide(c, a, 0, grid, 1, STRIPS * NT, e)) < 0)
+    if ((rc = by_clusters<T, NT, FINE>(c, a, grid, e)) ||
+        (rc = tiles_divide(c, a, 0, grid, 1, STRIPS * NT, e)) < 0)
         return rc;
     kernel<<<(unsigned)grid, W4_WARPS * 32, shared, c->stream>>>(*a);
     LAUNCHED();

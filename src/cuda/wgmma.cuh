@@ -120,6 +120,30 @@ static __device__ __forceinline__ int cluster_rank(void)
     return rank;
 }
 
+static __device__ __forceinline__ int cluster_size(void)
+{
+    int n;
+
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(n));
+    return n;
+}
+
+/* What block of threads `rank` of the cluster has at `at`; between two cluster_meet(). */
+static __device__ __forceinline__ float4 load_from(uint32_t at, int rank)
+{
+    float4 v;
+
+    asm volatile("{\n"
+                 ".reg .b32 there;\n"
+                 "mapa.shared::cluster.u32 there, %4, %5;\n"
+                 "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n"
+                 "}"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(at), "r"(rank)
+                 : "memory");
+    return v;
+}
+
 /* Make a map that the host has copied to the device's memory known to this
  * thread's copies; before the first of them. */
 static __device__ __forceinline__ void map_copied(const CUtensorMap *map)

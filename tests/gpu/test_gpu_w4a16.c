@@ -312,6 +312,22 @@ static void test_tiles(void)
     }
 }
 
+/* Tiles of so many steps that blocks of threads without clusters share them. */
+static void test_long(void)
+{
+    struct w4_linear l = { .layout = FORGE_W4A16_AWQ,
+                           .o = 13 * 256,
+                           .i = 82 * 128,
+                           .group = 128,
+                           .zeros = true,
+                           .scales = FORGE_W4A16_F16,
+                           .g_idx = NULL };
+
+    make(&l);
+    product(&l, FORGE_W4A16_CUDA_EXACT, FORGE_W4A16_BF16, true);
+    release(&l);
+}
+
 /* Rows of bf16 that become f16, on Hopper: of all sizes, zeros, an infinite one; where
  * they lie, or copied. */
 static void halves(const struct w4_linear *l, int64_t ld)
@@ -490,6 +506,7 @@ int main(int argc, char **argv)
     each_shape(one, more, ARRAY_LEN(more));
     test_many();
     test_tiles();
+    test_long();
     test_halves();
     test_grouped();
     return 0;
