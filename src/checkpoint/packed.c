@@ -283,17 +283,19 @@ static int read_index(struct checkpoint *c, const struct parts *s,
                       struct packed *p, struct err *e)
 {
     const struct ck_tensor *t = s->t[PART_INDEX];
-    bool plain = true, absent = true;
+    bool plain = true, unused = true;
     int32_t *v;
 
     if (!t || c->quant.storage == STORAGE_AWQ)
         return 0;
     if (!(v = packed_bytes(c, t, e)))
         return e->code;
-    for (uint64_t k = 0; k < p->cols; k++) {
-        absent = absent && v[k] == -1; /* compressed-tensors: not in use */
+    /* compressed-tensors: not in use where all are -1 */
+    for (uint64_t k = 0; unused && k < p->cols; k++)
+        unused = v[k] == -1;
+    for (uint64_t k = 0; !unused && k < p->cols; k++) {
         plain = plain && v[k] >= 0 && (uint64_t)v[k] == k / p->group;
-        if (!absent && (v[k] < 0 || (uint64_t)v[k] >= p->groups)) {
+        if (v[k] < 0 || (uint64_t)v[k] >= p->groups) {
             err_set(e, E_DATA,
                     "'%.200s': input %" PRIu64 " in group %d of %" PRIu64,
                     t->name, k, v[k], p->groups);
@@ -301,7 +303,7 @@ static int read_index(struct checkpoint *c, const struct parts *s,
             return e->code;
         }
     }
-    if (plain || absent)
+    if (plain || unused)
         free(v);
     else
         p->g_idx = v;

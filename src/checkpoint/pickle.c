@@ -22,8 +22,8 @@ struct machine {
     struct arena arena;
     struct value **stack, **memo;
     size_t n_stack, stack_cap, n_memo, memo_cap;
-    size_t *mark; /* heights of the stack at MARKs */
-    size_t n_marks, mark_cap;
+    size_t *mark;                    /* heights of the stack at MARKs */
+    size_t n_marks, mark_cap, pairs; /* pairs: that OrderedDict() has copied */
     bool stopped;
 };
 
@@ -454,6 +454,8 @@ static int ordered_dict(struct machine *m, const struct value *args)
     for (size_t i = 0; pairs && i < pairs->count; i++) {
         const struct value *p = pairs->item[i];
 
+        if (++m->pairs > (size_t)(m->end - m->begin))
+            return refuse(m, "OrderedDicts of more pairs than it has bytes");
         if ((p->type != VALUE_LIST && p->type != VALUE_TUPLE) || p->count != 2)
             return refuse(m, "an OrderedDict of something else than pairs");
         if (value_append(&m->arena, v, p->item[0], m->e) ||

@@ -134,6 +134,10 @@ static int pack_plain(struct writer *w, const struct gguf_item *x,
         arrange(turned, x, s->raw, first, size);
     if (!rc && !to_f32(wide, turned, s->dtype, n))
         rc = err_set(e, E_DATA, "'%.200s': no float", x->name);
+    if (!rc && x->type == GGUF_Q8_0 &&
+        !(dtype_most(wide, DT_F32, n) <= 127 * 65504.0f))
+        rc = err_set(e, E_CONFIG, "'%.200s': a block's scale is beyond F16",
+                     x->name);
     if (!rc && x->type == GGUF_Q8_0)
         block_q8_0(w->buf, wide, n);
     else if (!rc)

@@ -228,8 +228,7 @@ static int add_plain(struct gguf_plan *p, const struct ck_tensor *t,
     struct gguf_place place[GGUF_PLACES];
     int n;
 
-    if (tensor_name_is_table(t->name) || gguf_is_extra(&p->config, t->name) ||
-        (p->config.tied && !strcmp(t->name, "lm_head.weight")))
+    if (tensor_name_is_table(t->name) || gguf_is_extra(&p->config, t->name))
         return 0;
     n = gguf_places(&p->config, t->name, place);
     if (!n)

@@ -322,12 +322,14 @@ static int read_strip(struct decoder *d, const struct json *v, const char *what,
 static int read_metaspace(struct decoder *d, const struct json *v,
                           const char *what, struct err *e)
 {
-    const char *scheme = "always";
+    const char *scheme = "always", *text;
     bool prefix = true;
 
     if (!json_string(json_get(v, "prepend_scheme"), &scheme) &&
         json_bool(json_get(v, "add_prefix_space"), &prefix) && !prefix)
         scheme = "never";
+    if (json_string(json_get(v, "replacement"), &text) && !*text)
+        return refuse(what, "Metaspace", e);
     d->metaspace_first = strcmp(scheme, "never") != 0;
     return copy_text(&d->metaspace, json_get(v, "replacement"), what,
                      "replacement", e);

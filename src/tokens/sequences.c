@@ -56,9 +56,10 @@ static int cutter_open(struct cutter *c, const struct sequences_params *p,
 }
 
 static int check_ids(const struct sequences *s,
-                     const struct sequences_params *p, bool text, struct err *e)
+                     const struct sequences_params *p, size_t from, bool text,
+                     struct err *e)
 {
-    for (size_t i = 0; p->vocab_size && i < s->ids.count; i++)
+    for (size_t i = from; p->vocab_size && i < s->ids.count; i++)
         if (s->ids.id[i] >= p->vocab_size)
             return err_set(e, text ? E_CONFIG : E_DATA,
                            "id %d is not below the model's vocab_size %lld%s",
@@ -227,7 +228,7 @@ static int read_text(struct sequences *s, const struct sequences_params *p,
     if (!rc)
         rc = p->whole ? text_whole(s, &c, &t, e) : text_cut(s, &c, &t, e);
     if (!rc)
-        rc = check_ids(s, p, true, e);
+        rc = check_ids(s, p, 0, true, e);
     tokenizer_close(c.tokenizer);
     free(t.data);
     return rc < 0 && !c.failed ? blame(in, e) : rc;
@@ -264,6 +265,8 @@ static int record_text(struct records *r, const char *text, struct err *e)
 
 static int record_ids(struct records *r, const struct json *list, struct err *e)
 {
+    size_t from = r->s->ids.count;
+
     r->ids.count = 0;
     if (json_type(list) != JSON_ARRAY || !json_count(list))
         return err_set(e, E_DATA, "'input_ids' is no list of ids");
@@ -278,7 +281,7 @@ static int record_ids(struct records *r, const struct json *list, struct err *e)
             return e->code;
     }
     if (sequences_add(r->s, r->p, r->ids.id, r->ids.count, e) < 0 ||
-        check_ids(r->s, r->p, false, e) < 0)
+        check_ids(r->s, r->p, from, false, e) < 0)
         return e->code;
     return !r->p->whole && r->s->count == (size_t)r->p->n;
 }
@@ -395,7 +398,7 @@ static int read_jsonl(struct sequences *s, const struct sequences_params *p,
     if (!rc && r.kind == KIND_TEXT && !p->whole)
         rc = add_cut(s, &r.c, &r.ids, e);
     if (!rc)
-        rc = check_ids(s, p, r.kind == KIND_TEXT, e);
+        rc = check_ids(s, p, 0, r.kind == KIND_TEXT, e);
     tokenizer_close(r.c.tokenizer);
     free(r.ids.id);
     return rc < 0 && !r.c.failed ? blame(in, e) : rc;

@@ -44,11 +44,12 @@ int w4_order_check(struct w4_order *o, struct err *e)
 {
     bool plain = true, unused = true;
 
-    for (int64_t k = 0; o->g_idx && k < o->cols; k++) {
-        /* compressed-tensors: g_idx is not in use */
-        unused = unused && o->g_idx[k] == -1;
+    /* compressed-tensors: g_idx is not in use where all are -1 */
+    for (int64_t k = 0; o->g_idx && unused && k < o->cols; k++)
+        unused = o->g_idx[k] == -1;
+    for (int64_t k = 0; o->g_idx && !unused && k < o->cols; k++) {
         plain = plain && o->g_idx[k] == k / o->group;
-        if (!unused && (o->g_idx[k] < 0 || o->g_idx[k] >= o->groups))
+        if (o->g_idx[k] < 0 || o->g_idx[k] >= o->groups)
             return err_set(e, E_DATA,
                            "%s: g_idx has input %" PRId64
                            " in group %d of %" PRId64,

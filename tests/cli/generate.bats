@@ -145,6 +145,15 @@ with_template() {
     [ "${#stderr_lines[@]}" = 1 ]
 }
 
+@test "a decoder that replaces the empty text is refused" {
+    rm -rf m
+    cp -r "$M" m
+    jq '.decoder = {"type": "Metaspace", "replacement": ""}' "$M/tokenizer.json" >m/tokenizer.json
+    run -78 --separate-stderr timeout 20 forge-generate --raw m a
+    [[ $stderr == *"decoder 'Metaspace' is not supported" ]]
+    rm -r m
+}
+
 @test "an error is no frame where text was asked for, and one in a stream" {
     [ -z "$(forge-generate --tokens 0 2>/dev/null)" ]
     [ -z "$(forge-generate /nowhere 2>/dev/null)" ]

@@ -100,6 +100,26 @@ P
     rm -rf m small act
 }
 
+@test "a block of 8 bits whose scale is beyond F16 is refused" {
+    for two in 807f c07f 184b; do # infinity, NaN, 1e7
+        rm -rf m
+        cp -r "$M" m
+        edit m "at = head['lm_head.weight']['data_offsets'][0] + 700; data[at:at + 2] = bytes.fromhex('$two')"
+        refused 78 "'output.weight': a block's scale is beyond F16" --rest q8_0 m x.gguf
+        [ ! -e x.gguf ]
+    done
+    rm -rf m
+}
+
+@test "a head that is stored is written, tied or not" {
+    changed "$M" m config.json 'c["tie_word_embeddings"] = True'
+    forge-gguf -q m m.gguf
+    forge-gguf -q "$M" x.gguf
+    [ "$(stat -c %s m.gguf)" = "$(stat -c %s x.gguf)" ]
+    ggufs same m m.gguf
+    rm -rf m
+}
+
 @test "mixtures: experts in one tensor, kv_b_proj in two, and the metadata of each family" {
     MOE=$BATS_TEST_DIRNAME/../reference/moe.py
     for family in mixtral qwen3_moe-all qwen2_moe-all deepseek_v3; do

@@ -475,12 +475,14 @@ put("zeros", qzeros=None)
 put("scales", scales=c.tensor(np.ones((3, 64), np.float16)))
 put("shape", qzeros=c.tensor(np.ones((2, 7), np.int32)))
 put("index", g_idx=c.tensor(np.full(64, 2, np.int32)))
+put("some", g_idx=c.tensor(np.array([-1] * 60 + [0] * 4, np.int32)))
 put("length", g_idx=c.tensor(np.zeros(63 - 8, np.int32)))
 EOF
     refused 65 "has qweight, but no qzeros" zeros
     refused 65 "do not fit 64x64 weights in groups of 32" scales
     refused 65 "not the zeros of 64 rows in 2 groups" shape
     refused 65 "input 0 in group 2 of 2" index
+    refused 65 "input 0 in group -1 of 2" some
     refused 65 "55 entries for 64 inputs" length
 }
 

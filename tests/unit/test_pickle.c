@@ -112,6 +112,26 @@ static void refuses_to_run(void)
     REFUSED(P "ctorch._utils\n_rebuild_parameter\n)R.", "refuses to call");
 }
 
+/* Few bytes that ask for many values: a list of n pairs, copied m times. */
+static void proportion(void)
+{
+    enum { N = 100, M = 100 };
+    char s[N * 2 + M * 5 + 100] = P "}ccollections\nOrderedDict\nq\0]q\1("
+                                    "K\0K\0\x86q\2";
+    size_t n = sizeof(P "}ccollections\nOrderedDict\nq\0]q\1("
+                        "K\0K\0\x86q\2") -
+               1;
+
+    for (int i = 0; i < N; i++, n += 2)
+        memcpy(s + n, "h\2", 2);
+    memcpy(s + n, "e\x85q\3", 4);
+    n += 4;
+    for (int i = 0; i < M; i++, n += 5)
+        memcpy(s + n, "h\0h\3R", 5);
+    s[n++] = '.';
+    CHECK(run(s, n) == E_DATA && strstr(e.msg, "more pairs than it has bytes"));
+}
+
 static void structure(void)
 {
     REFUSED("", "ends early");
@@ -211,6 +231,7 @@ int main(void)
     accepts();
     refuses_to_run();
     structure();
+    proportion();
     tensors();
     cuts();
     return 0;

@@ -511,6 +511,10 @@ static void test_refusals(void)
     l.layout = FORGE_W4A16_GPTQ;
     l.g_idx = g_idx;
     refused(l, -65, "input 15 in group 2 of 2");
+    g_idx[15] = 1; /* not in use, but for some */
+    for (int k = 0; k < 8; k++)
+        g_idx[k] = -1;
+    refused(l, -65, "input 0 in group -1 of 2");
     l.inputs = 0;
     refused(l, -78, "no such shape");
 }
