@@ -141,7 +141,7 @@ bool token_weights_have(const struct token_weights *w, const char *name)
 }
 
 /* root[tokens] = sqrt of the mean of g[tokens, linears], each linear's divided by its
- * mean; where that is 0, a linear says nothing. */
+ * mean; where that is 0, a linear says nothing, and where all are 0, root is 1. */
 static int take_roots(const float *g, size_t tokens, size_t linears,
                       float *root, struct err *e)
 {
@@ -159,12 +159,11 @@ static int take_roots(const float *g, size_t tokens, size_t linears,
 
         for (size_t i = 0; i < linears; i++)
             sum += mean[i] != 0 ? (double)g[t * linears + i] / mean[i] : 0;
-        root[t] = (float)sqrt(sum / n);
+        root[t] = n > 0 ? (float)sqrt(sum / n) : 1;
         if (!(sum >= 0) || !isfinite(root[t])) {
             free(mean);
             return err_set(e, E_DATA,
-                           "token %zu: the weight is not finite, or "
-                           "all are 0",
+                           "token %zu: the weight is negative or not finite",
                            t);
         }
     }

@@ -3,7 +3,7 @@
  *
  * The file is a stream of activation frames, f32 [tokens, linears], named as
  * the input, one for each sequence.  Each column is divided by its mean over all
- * tokens; w is the mean of the columns, but for those of zeros.
+ * tokens; w is the mean of the columns, but for those of zeros, and 1 if all are.
  *
  * KL is to second order E[(gT E x)^2], x the input of a linear, g the gradient
  * of log p with respect to its output, E the error of its weights: with |g|^2 of
@@ -27,7 +27,7 @@ void token_weights_close(struct token_weights *w); /* NULL is allowed */
 bool token_weights_have(const struct token_weights *w, const char *name);
 /* *root = sqrt(w) of n tokens of a sequence of the input `name`, until the next call.
  * Memory has those of one name.  E_DATA: there are none, or not n; one is
- * negative or not finite; all are 0; E_TEMP; E_IO. */
+ * negative or not finite; E_TEMP; E_IO. */
 MUST_CHECK int token_weights_get(struct token_weights *w, const char *name,
                                  uint64_t sequence, uint64_t n,
                                  const float **root, struct err *e);

@@ -219,7 +219,7 @@ static int visit(const struct settings *s, const char *path, struct seen *seen)
         printf("%s: ok, %llu tensors\n", is_stdin ? "<stdin>" : path,
                (unsigned long long)(seen->tensors - before));
     else
-        fprintf(stderr, "%s: %s\n", progname, e.msg);
+        err_print(&e);
     return rc == 0 ? 0 : EXIT_NO;
 }
 

@@ -1,6 +1,7 @@
 /* show.c - see show.h.  Columns are separated by tabs, for cut and awk. */
 #include "ls/show.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,11 +23,16 @@ static uint64_t elements(const struct frame *f)
 
 /* ---- lines ---- */
 
+/* A name of the input has no terminal control sequences on the screen. */
 static void line_of(const struct frame *f)
 {
-    char shape[256];
+    char shape[256], name[sizeof(f->name)];
 
-    printf("%s\t%s\t%s\t%s\t%zu\n", role_name(f->role), f->name,
+    snprintf(name, sizeof(name), "%s", f->name);
+    for (char *p = name; *p; p++)
+        if (iscntrl((unsigned char)*p))
+            *p = '?';
+    printf("%s\t%s\t%s\t%s\t%zu\n", role_name(f->role), name,
            dtype_name(f->dtype), frame_shape(f, shape, sizeof(shape)), f->len);
 }
 

@@ -96,14 +96,15 @@ static int check_shape(const struct preflight *p, const struct shapes *s,
 {
     const struct layout_shape *x = &s->shape[i];
     struct module_grid g = grid_rules_find(&p->grids, x->module);
+    struct module_grid first = grid_rules_find(&p->grids, s->shape[0].module);
 
     if (layout_check_bits(p->layout, g.bits, x->module, e))
         return e->code;
-    if (g.group != p->grids.group && !layout_takes_grids(p->layout))
+    if (g.group != first.group && !layout_takes_grids(p->layout))
         return err_set(e, E_CONFIG,
-                       "%s has groups of %" PRIu64 ", others of %" PRIu64
+                       "%s has groups of %" PRIu64 ", %s of %" PRIu64
                        ": a checkpoint in layout %s has one group size",
-                       x->module, g.group, p->grids.group,
+                       x->module, g.group, s->shape[0].module, first.group,
                        layout_name(p->layout));
     return layout_check(p->layout, g.symmetric, g.group, x, s->shape, s->n, e);
 }

@@ -56,6 +56,14 @@ setup() {
         forge-hessian -q -j 1 --weights w.fts <d.fts >one.fts
         python3 "$PY" same h.fts one.fts
     done
+    # gradients that are all 0 say nothing: all tokens count alike
+    mkstream activation:m.in:F32:4x3:modules=m:last >a.fts
+    mkstream activation:m.in:F32:4x2:fill=0 >zeros.fts
+    forge-hessian -q a.fts >plain.fts
+    forge-hessian -q --weights zeros.fts a.fts | cmp - plain.fts
+    mkstream activation:m.in:F32:4x2:fill=nan >less.fts
+    run --separate-stderr -65 forge-hessian -q --weights less.fts a.fts
+    [[ $stderr == *"token 0: the weight is negative or not finite" ]]
     mkstream 'activation:model.layers.0.attn_in:F32:2x1:sequence=1' >few.fts
     run --separate-stderr -65 forge-hessian -q --weights few.fts "$A/a.fts"
     run -65 forge-hessian -q --weights "$A/a.fts" "$A/a.fts"

@@ -25,6 +25,20 @@ have_python() { python -c 'import xxhash' 2>/dev/null || skip "no python3-xxhash
     [ -z "$stderr" ]
 }
 
+@test "names have no control sequences on the screen" {
+    cp -r "$FORGE_TREE/examples/llama-4m" m
+    # shellcheck disable=SC1091
+    . "$BATS_TEST_DIRNAME/../helper/edit.bash"
+    edit m 'head["a\n\x1b[31mX"] = head.pop("model.norm.weight")'
+    run -0 forge-ls m
+    [[ $output == *$'\ta??[31mX\t'* ]]
+    rm m/model.safetensors
+    printf '{"weight_map": {"w": "a\\n\\u001b[31mX"}}' >m/model.safetensors.index.json
+    run ! --separate-stderr forge-ls -q --verify m
+    [ "${#stderr_lines[@]}" = 1 ]
+    [[ $stderr == *'a??[31mX'* ]]
+}
+
 @test "a pipe, a file and standard input list the same" {
     forge-ls s.fts >a
     forge-ls <s.fts >b

@@ -127,6 +127,10 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
         [[ $stderr == *"$2"* ]] || { echo "said: $stderr"; return 1; }
     }
     no 78 "a checkpoint in layout awq has one group size" --layout awq --grid '*.down_proj=32'
+    # all linears alike are one group size
+    forge quantize "$model" all --method rtn --layout awq --grid '*=32,asym' -q
+    [ "$(jq -c '[.quantization_config | .group_size, .zero_point]' all/config.json)" = "[32,true]" ]
+    rm -r all
     no 78 "model.layers.0.mlp.down_proj has codes of 8 bits: layout awq has 4" --layout awq --grid '*.down_proj=8bit'
     no 78 "'model.layers.0.mlp.gate_proj' and 'model.layers.0.mlp.up_proj' differ" --grid '*.gate_proj=8bit'
     no 78 "its loaders refuse asymmetric ones" --layout gptq --grid '*.down_proj=asym'
