@@ -315,29 +315,76 @@ int checkpoint_prune(struct checkpoint *c, const struct expert_map *m,
 
 /* ---- EXPERT_MAP_FILE ---- */
 
-int expert_map_stored(const struct checkpoint *c, int64_t layers,
-                      int64_t experts, int32_t **map, struct err *e)
+int expert_row_check(const int32_t *map, int64_t experts, int64_t kept,
+                     struct err *e)
 {
+    bool *taken = mem_zero((size_t)kept, sizeof(*taken), "expert map", e);
+    int64_t n = 0;
+    int rc = taken ? 0 : e->code;
+
+    for (int64_t x = 0; x < experts && !rc; x++) {
+        int32_t id = map[x];
+
+        if (id < -1 || id >= kept)
+            rc = err_set(e, E_DATA, "expert %" PRId64 " becomes %d of %" PRId64,
+                         x, id, kept);
+        else if (id >= 0 && taken[id])
+            rc = err_set(e, E_DATA, "two experts become %d", id);
+        else if (id >= 0)
+            taken[id] = ++n;
+    }
+    if (!rc && n != kept)
+        rc = err_set(e, E_DATA,
+                     "%" PRId64 " experts are kept, %" PRId64 " were to be", n,
+                     kept);
+    free(taken);
+    return rc;
+}
+
+/* *map = the tensor of the file, whatever its values. */
+static int read_stored(const char *path, const struct model_config *c,
+                       int32_t **map, struct err *e)
+{
+    int64_t layers = c->n_layers, experts = c->moe.n_router;
     const struct ck_tensor *t;
     struct checkpoint *file;
-    char path[4200];
     int r;
 
-    snprintf(path, sizeof(path), "%.4095s/" EXPERT_MAP_FILE, c->path);
     if ((r = checkpoint_open(&file, path, e)))
         return r;
     t = checkpoint_find(file, "expert_map");
-    *map = NULL;
     if (!t || t->dtype != DT_I32 || t->ndim != 2 ||
         t->dims[0] != (uint64_t)layers || t->dims[1] != (uint64_t)experts)
-        err_set(e, E_DATA,
-                "'%s': no tensor 'expert_map', I32 [%" PRId64 ", %" PRId64 "]",
-                path, layers, experts);
-    else if ((*map = mem_alloc(t->bytes, "expert map", e)) &&
-             checkpoint_read(file, t, *map, e)) {
+        r = err_set(e, E_DATA,
+                    "'%s': no tensor 'expert_map', I32 [%" PRId64 ", %" PRId64
+                    "]",
+                    path, layers, experts);
+    else if (!(*map = mem_alloc(t->bytes, "expert map", e)) ||
+             checkpoint_read(file, t, *map, e))
+        r = e->code;
+    checkpoint_close(file);
+    return r;
+}
+
+int expert_map_stored(const char *dir, const struct model_config *c,
+                      int32_t **map, struct err *e)
+{
+    int64_t experts = c->moe.n_router;
+    char path[4200];
+    int r;
+
+    *map = NULL;
+    if (experts == c->moe.n_experts)
+        return 0;
+    snprintf(path, sizeof(path), "%.4095s/" EXPERT_MAP_FILE, dir);
+    r = read_stored(path, c, map, e);
+    for (int64_t i = 0; i < c->n_layers && !r; i++)
+        if (model_layer_experts(c, i) &&
+            expert_row_check(*map + i * experts, experts, c->moe.n_experts, e))
+            r = err_prefix(e, "'%s': layer %" PRId64, path, i);
+    if (r) {
         free(*map);
         *map = NULL;
     }
-    checkpoint_close(file);
-    return *map ? 0 : e->code;
+    return r;
 }

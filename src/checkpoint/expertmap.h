@@ -54,10 +54,16 @@ MUST_CHECK int checkpoint_prune(struct checkpoint *c,
                                 enum expert_mode mode, struct err *e);
 
 /* The map that an EXPERTS_REMAP checkpoint has beside its weights, tensor
- * "expert_map" I32 [layers, experts]: *map, free() it.  E_NOINPUT: there is
- * none; E_DATA: not such a tensor. */
+ * "expert_map" I32 [n_layers, n_router]: *map, free() it; NULL: the model's
+ * router has no rows of pruned experts.  E_NOINPUT: the file is missing;
+ * E_DATA: it has no such tensor, or expert_row_check() of a layer with experts
+ * fails. */
 #define EXPERT_MAP_FILE "expert_map.safetensors"
-MUST_CHECK int expert_map_stored(const struct checkpoint *c, int64_t layers,
-                                 int64_t experts, int32_t **map, struct err *e);
+MUST_CHECK int expert_map_stored(const char *dir, const struct model_config *c,
+                                 int32_t **map, struct err *e);
+/* A layer's row, map[experts].  E_DATA: an entry is neither -1 nor
+ * 0..kept-1, or the others are not a bijection to 0..kept-1; E_TEMP. */
+MUST_CHECK int expert_row_check(const int32_t *map, int64_t experts,
+                                int64_t kept, struct err *e);
 
 #endif

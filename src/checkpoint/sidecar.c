@@ -112,6 +112,20 @@ static int check_all(const struct modeldir *d, bool code, struct err *e)
     return rc;
 }
 
+static int check_map(const char *model, struct err *e)
+{
+    struct model_config c;
+    int32_t *map;
+    int rc = model_config_read(&c, model, e);
+
+    if (rc)
+        return rc;
+    rc = expert_map_stored(model, &c, &map, e);
+    free(map);
+    model_config_release(&c);
+    return rc;
+}
+
 int sidecars_check(const char *model, struct err *e)
 {
     struct modeldir d;
@@ -127,5 +141,5 @@ int sidecars_check(const char *model, struct err *e)
         free(config);
     }
     modeldir_close(&d);
-    return rc;
+    return rc ? rc : check_map(model, e);
 }

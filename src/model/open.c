@@ -24,13 +24,8 @@ int model_open(struct model **out, const char *dir, enum dtype dtype,
     m->size = m->bf16 ? 2 : 4;
     m->k = kernels_best();
     if (model_config_read(&m->config, dir, e) < 0 ||
-        checkpoint_open(&m->ck, dir, e) < 0) {
-        model_close(m);
-        return e->code;
-    }
-    if (m->config.moe.n_router > m->config.moe.n_experts &&
-        expert_map_stored(m->ck, m->config.n_layers, m->config.moe.n_router,
-                          &m->expert_map, e) < 0) {
+        checkpoint_open(&m->ck, dir, e) < 0 ||
+        expert_map_stored(dir, &m->config, &m->expert_map, e) < 0) {
         model_close(m);
         return e->code;
     }

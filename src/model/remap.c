@@ -1,34 +1,6 @@
 /* remap.c - see remap.h. */
 #include "model/remap.h"
 
-#include <stdlib.h>
-
-int remap_check(const struct remap *r, struct err *e)
-{
-    bool *taken = mem_zero((size_t)r->kept, sizeof(*taken), "expert map", e);
-    int64_t n = 0;
-    int rc = taken ? 0 : e->code;
-
-    for (int64_t x = 0; x < r->experts && !rc; x++) {
-        int32_t id = r->map[x];
-
-        if (id < -1 || id >= r->kept)
-            rc =
-                err_set(e, E_DATA, "expert map: expert %lld becomes %d of %lld",
-                        (long long)x, id, (long long)r->kept);
-        else if (id >= 0 && taken[id])
-            rc = err_set(e, E_DATA, "expert map: two experts become %d", id);
-        else if (id >= 0)
-            taken[id] = ++n;
-    }
-    if (!rc && n != r->kept)
-        rc = err_set(e, E_DATA,
-                     "expert map: %lld experts are kept, %lld were to be",
-                     (long long)n, (long long)r->kept);
-    free(taken);
-    return rc;
-}
-
 static void one_token(const struct remap *r, int32_t *id, float *w,
                       int64_t top_k, struct remap_counts *c)
 {

@@ -13,7 +13,7 @@ C_BEGIN
 
 /* A layer's map. */
 struct remap {
-    const int32_t *map; /* [experts] */
+    const int32_t *map; /* [experts], which expert_row_check() took */
     int64_t experts;    /* E, the rows of the router */
     int64_t kept;       /* K */
     bool renormalize;   /* the family divides a token's weights by their sum */
@@ -25,10 +25,6 @@ struct remap_counts {
     uint64_t pruned; /* choices of a pruned expert */
     uint64_t lost;   /* tokens all of whose experts are pruned */
 };
-
-/* E_DATA: an entry of the map is neither -1 nor 0..K-1, or the others are not
- * a bijection to 0..K-1; E_TEMP. */
-MUST_CHECK int remap_check(const struct remap *r, struct err *e);
 
 /* Rewrite the choices of n tokens in place: ids[n, top_k] from 0..E-1 to
  * 0..K-1, and weights[n, top_k].  The choice of a pruned expert becomes expert

@@ -131,8 +131,7 @@ int router_load(struct model *m, int64_t index, struct router **out,
                                .renormalize = r->moe.renormalize };
     if (m->expert_map)
         r->remap.map = m->expert_map + index * r->moe.n_router;
-    if (load_router(r, r->moe.n_experts, e) < 0 ||
-        (r->remap.map && remap_check(&r->remap, e) < 0)) {
+    if (load_router(r, r->moe.n_experts, e) < 0) {
         router_release(r);
         return e->code;
     }

@@ -158,7 +158,7 @@ struct.pack_into("<i", b, 8 + n + 4 * (2 * experts - 1), 9)  # the last expert o
 open("remap/expert_map.safetensors", "wb").write(b)
 PYTHON
         run --separate-stderr -65 forge-eval a remap t.fts
-        [[ $stderr == *"expert map: expert "*" becomes 9 of "* ]]
+        [[ $stderr == *"'remap/expert_map.safetensors': layer 1: expert "*" becomes 9 of "* ]]
         rm -r a prune remap
     done
 }

@@ -102,6 +102,55 @@ END
     refused 66 "expert_map.safetensors" forge-eval m remap t
 }
 
+@test "a map beside the weights that no runtime could apply is refused before any work" {
+    make_model deepseek_v3
+    printf '{"input_ids": [1, 2, 3, 4]}\n' >ids.jsonl
+    forge prune m r --keep 4 --mode remap --hitmap h --quiet
+    forge quantize r rq --method rtn --group 16 --quiet
+    for dir in r rq; do
+        cp -r $dir good
+        for damage in cut range twice missing; do
+            status=65
+            case $damage in
+            cut)
+                truncate -s -5 $dir/expert_map.safetensors
+                text=$dir/expert_map.safetensors
+                ;;
+            missing)
+                rm $dir/expert_map.safetensors
+                status=66 text=$dir/expert_map.safetensors
+                ;;
+            *)
+                value=99 text="expert_map.safetensors': layer 2: expert 7 becomes 99 of 4"
+                [ $damage = range ] || value=0 text="expert_map.safetensors': layer 2: two experts become 0"
+                python3 - $dir/expert_map.safetensors $value <<'END'
+import struct, sys
+b = bytearray(open(sys.argv[1], "rb").read())
+b[-4:] = struct.pack("<i", int(sys.argv[2]))  # the last expert of the last layer
+open(sys.argv[1], "wb").write(b)
+END
+                ;;
+            esac
+            if [ $dir = rq ]; then
+                refused $status "$text" forge repack rq out --layout awq --quiet
+            else
+                for method in "rtn" "gptq --text ids.jsonl"; do
+                    # shellcheck disable=SC2086 # words
+                    refused $status "$text" forge quantize r out --group 16 --quiet --method $method
+                done
+                refused $status "$text" forge-pack -q --check r --group 16
+            fi
+            [ ! -e out ]
+            [ ! -e out.work ]
+            rm -r $dir
+            cp -r good $dir
+        done
+        rm -r good
+    done
+    forge repack rq out --layout awq --quiet
+    cmp r/expert_map.safetensors out/expert_map.safetensors
+}
+
 @test "pruned and quantized at once" {
     make_model deepseek_v3
     forge-prune -q --from m --keep 4 --by reap h -o map

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "checkpoint/expertmap.h"
 #include "model/remap.h"
 #include "test.h"
 
@@ -48,7 +49,7 @@ static void check(int64_t kept, bool renormalize, uint64_t *s)
     uint64_t pruned = 0, lost = 0;
 
     make_map(map, kept, s);
-    CHECK(remap_check(&r, &e) == 0);
+    CHECK(expert_row_check(map, EXPERTS, kept, &e) == 0);
     for (int i = 0; i < TOKENS; i++) {
         int first = (int)(next(s) % EXPERTS);
 
@@ -92,19 +93,19 @@ static void refuses(void)
     struct remap r = { map, 4, 2, true };
     float w[2] = { 1, 1 };
 
-    CHECK(remap_check(&r, &e) == 0);
+    CHECK(expert_row_check(map, 4, 2, &e) == 0);
     CHECK(remap_tokens(&r, ids, w, 1, 2, NULL, &e) == E_DATA);
     CHECK(ids[0] == 0 && w[1] == 1);
     ids[1] = -1;
     CHECK(remap_tokens(&r, ids, w, 1, 2, NULL, &e) == E_DATA);
     map[1] = 2;
-    CHECK(remap_check(&r, &e) == E_DATA);
+    CHECK(expert_row_check(map, 4, 2, &e) == E_DATA);
     map[1] = 1;
-    CHECK(remap_check(&r, &e) == E_DATA);
+    CHECK(expert_row_check(map, 4, 2, &e) == E_DATA);
     map[1] = map[2] = -1;
-    CHECK(remap_check(&r, &e) == E_DATA);
+    CHECK(expert_row_check(map, 4, 2, &e) == E_DATA);
     map[1] = -2;
-    CHECK(remap_check(&r, &e) == E_DATA);
+    CHECK(expert_row_check(map, 4, 2, &e) == E_DATA);
 }
 
 int main(void)
