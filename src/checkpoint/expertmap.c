@@ -131,6 +131,10 @@ int expert_count_check(const struct model_config *c, int64_t kept,
     if (layer == c->n_layers)
         return err_set(e, E_CONFIG, "the model has no experts%s",
                        m->n_experts ? ": all its layers are dense" : "");
+    if (m->n_router != m->n_experts)
+        return err_set(e, E_CONFIG,
+                       "the model has been pruned with a map (" EXPERT_MAP_FILE
+                       "): prune the original instead");
     if (kept < m->top_k || kept > m->n_experts)
         return err_set(e, E_CONFIG,
                        "%" PRId64 " experts: each token wants %" PRId64

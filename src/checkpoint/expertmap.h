@@ -39,7 +39,8 @@ MUST_CHECK int expert_map_read(struct expert_map *m, const char *path,
                                struct err *e);
 void expert_map_release(struct expert_map *m); /* zeroed is allowed */
 /* Whether a model of this configuration can have K experts: enough for top-k,
- * and the same number in each group.  E_CONFIG says why not. */
+ * the same number in each group, and a router of as many rows as there are
+ * experts now.  E_CONFIG says why not. */
 MUST_CHECK int expert_count_check(const struct model_config *c, int64_t kept,
                                   struct err *e);
 /* Remove pruned experts from the view of c: the others get their new indices,

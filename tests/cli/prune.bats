@@ -206,6 +206,26 @@ END
     forge-prune -q --from m --keep 4 --by mass cheap >map
 }
 
+@test "a checkpoint that has a map already is refused before a text runs through it" {
+    make_model deepseek_v3
+    printf '{"input_ids": [1, 2, 3, 4]}\n' >ids.jsonl
+    forge-prune -q --from m --keep 4 h -o map
+    forge prune m r --keep 6 --mode remap --hitmap h --quiet
+    said="has been pruned with a map (expert_map.safetensors)"
+    for keep in 4 6; do
+        for mode in prune remap; do
+            refused 78 "$said" forge prune r out --keep $keep --mode $mode --text ids.jsonl --quiet
+            refused 78 "$said" forge prune r out --keep $keep --mode $mode --hitmap h --quiet
+            refused 78 "$said" forge quantize r out --keep $keep --mode $mode --text ids.jsonl --group 16 --quiet
+        done
+        refused 78 "$said" forge-prune --check --from r --keep $keep
+        refused 78 "$said" forge-prune --from r --keep $keep h
+    done
+    refused 78 "$said" forge-weights r --expert-map map -o out
+    [ ! -e out ]
+    [ ! -e out.work ]
+}
+
 @test "a 4-bit checkpoint is refused before a text runs through it" {
     make_model qwen3_moe
     forge-weights -q m | forge-grid -q --group 16 | forge-solve -q | forge-pack -q | forge-shard -q --from m four
