@@ -6,13 +6,35 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "forge/arguments.h"
+#include "checkpoint/checkpoint.h"
 #include "common/io/json.h"
+#include "forge/arguments.h"
 #include "forge/command.h"
 #include "forge/request.h"
 #include "shard/cardeval.h"
 
 enum { RESULT_MAX = 1 << 14 };
+
+static int look_model(const char *dir, struct err *e)
+{
+    struct model_config config;
+    struct checkpoint *c = NULL;
+    int rc = model_config_read(&config, dir, e);
+
+    if (rc)
+        return rc;
+    rc = checkpoint_open(&c, dir, e);
+    checkpoint_close(c);
+    model_config_release(&config);
+    return rc;
+}
+
+int look_models(const char *model, const char *other, struct err *e)
+{
+    int rc = look_model(model, e);
+
+    return rc ? rc : look_model(other, e);
+}
 
 struct command *look_eval(struct reading *r, struct pipes *p, const char *model)
 {
@@ -93,6 +115,7 @@ int command_eval(int argc, char **argv, struct err *e)
     if (only_text(&r.texts, &r.text, e) < 0 ||
         find_model(&model[0], place[0], e) < 0 ||
         find_model(&model[1], place[1], e) < 0 || check_text(r.text, e) < 0 ||
+        look_models(model[0], model[1], e) < 0 ||
         (card && card_eval_check(model[1], e) < 0))
         return e->code;
     if (card && !strcmp(r.text, "-"))

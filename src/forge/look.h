@@ -14,6 +14,9 @@ struct reading {
     char word[5][WORD];
 };
 
+/* Open both checkpoints before a pipe in which forge-tokens and forge-eval would each
+ * print what is wrong with one.  Errors of model_config_read() and checkpoint_open(). */
+MUST_CHECK int look_models(const char *model, const char *other, struct err *e);
 /* Add forge-tokens, on r->text, and forge-eval to the pipe; returns the latter,
  * which lacks its operands. */
 struct command *look_eval(struct reading *r, struct pipes *p,

@@ -129,6 +129,8 @@ static int evaluate(struct reading *r, const char *model, const char *other,
     struct pipes p;
     int rc;
 
+    if (look_models(model, other, e) < 0)
+        return e->code;
     pipes_init(&p);
     c = look_eval(r, &p, model);
     if (by_layer)

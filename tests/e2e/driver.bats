@@ -154,6 +154,26 @@ broken_model() {
     refused 65 forge quantize broken out "${small[@]}"
 }
 
+@test "eval of what two tools of its pipe read, and cannot: one line" {
+    cp -r "$model" bad
+    refused_both() { # STATUS MESSAGE
+        for pair in "bad $model" "$model bad"; do
+            # shellcheck disable=SC2086
+            refused "$1" forge eval $pair --text "$text"
+            [[ $stderr == "forge: 'bad/"$2 ]]
+        done
+    }
+    head -c 200 "$model/config.json" >bad/config.json
+    refused_both 65 "config.json': line "*
+    ln -sf /etc/passwd bad/config.json
+    refused_both 65 "config.json': a symbolic link to '/etc/passwd', out of the directory"
+    rm bad/config.json bad/tokenizer.json
+    refused_both 66 "config.json': cannot open: "*
+    cp "$model/config.json" bad
+    head -c 100 "$model/model.safetensors" >bad/model.safetensors
+    refused_both 65 "model.safetensors': "*
+}
+
 @test "a missing tensor, a missing tokenizer" {
     broken_model
     sed -i 's/"num_hidden_layers": 4/"num_hidden_layers": 5/' broken/config.json
