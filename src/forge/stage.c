@@ -401,8 +401,9 @@ static int run(struct stage *s, size_t which, struct err *e)
     rc = s->p.n ? pipes_run(&s->p, e) : 0;
     if (null >= 0)
         close(null);
-    return rc > 0 ? err_set(e, E_BUG, "a step ended with 1") :
-                    stage_moments_lost(s, rc, e);
+    if (rc > 0)
+        return err_set(e, E_BUG, "a step ended with 1");
+    return stage_moments_lost(s, stage_damaged(s, rc, e), e);
 }
 
 static size_t find(const char *name)

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/io/stream.h"
+
 const char *stage_path(char to[PATH_ROOM], const char *dir, const char *name)
 {
     snprintf(to, PATH_ROOM, "%s/%s", dir, name);
@@ -230,4 +232,37 @@ int stage_ring_end(struct stage *s, const char *codes, struct err *e)
     else
         stage_split(s);
     return 0;
+}
+
+static int read_through(const char *path, struct err *e)
+{
+    struct stream_reader *r;
+    struct frame f;
+    int rc = stream_open(&r, path, NULL, e);
+
+    if (rc)
+        return rc;
+    while ((rc = stream_next(r, &f, e)) > 0)
+        ;
+    stream_close(r);
+    return rc;
+}
+
+int stage_damaged(const struct stage *s, int rc, struct err *e)
+{
+    static const char blind[] = "forge-pack: '<stdin>': ";
+    char path[PATH_ROOM];
+    struct err found;
+
+    if (rc != E_DATA || strncmp(e->msg, blind, sizeof(blind) - 1) != 0)
+        return rc;
+    for (int64_t i = 0; i < s->j.layers; i++)
+        if (read_through(stage_layer_path(path, s->U, "codes", i), &found) ==
+            E_DATA)
+            return err_set(
+                e, E_DATA,
+                "forge-pack: %s: remove it from the work directory, and the "
+                "same command makes it again",
+                found.msg);
+    return rc;
 }

@@ -79,4 +79,8 @@ void stage_share_of(struct stage *s, struct command *c);
 MUST_CHECK int stage_ring_end(struct stage *s, const char *codes,
                               struct err *e);
 
+/* The outcome rc of the step's pipe.  Where forge-pack, which reads the codes of all
+ * layers as one input, finds damage: *e names the file that it is in. */
+int stage_damaged(const struct stage *s, int rc, struct err *e);
+
 #endif

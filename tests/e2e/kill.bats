@@ -111,6 +111,25 @@ solving() { # WORK: wait until the first layer is done
     run -1 compgen -G 'work/solve-*/hidden.fts'
 }
 
+@test "codes of a work directory that are damaged are named, and made again where they are removed" {
+    local bad way
+    for way in gptq rtn; do
+        forge quantize "$model" want "${small[@]}" --method $way --work work
+        bad=$(cd work && echo solve-*/codes-1.fts)
+        cp "work/$bad" codes
+        printf '\377' | dd of="work/$bad" bs=1 seek=$(($(stat -c %s codes) / 2)) conv=notrunc status=none
+        for damage in flip cut; do
+            [ $damage = flip ] || truncate -s -1000 "work/$bad"
+            refused 65 forge quantize "$model" out "${small[@]}" --method $way --work work
+            [[ $stderr == "forge: forge-pack: '$bad': "*": remove it from the work directory, and the same command makes it again" ]]
+        done
+        rm "work/$bad"
+        forge quantize "$model" out "${small[@]}" --method $way --work work
+        same want out
+        rm -r want out work
+    done
+}
+
 @test "a tool that is killed, or TERM, takes no layer along that was made" {
     for signal in KILL TERM; do
         start out --work work
