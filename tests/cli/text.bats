@@ -72,6 +72,13 @@ texts() { jq -j '.text + "|"'; }
     chat user '"a"' >good
     run -0 --separate-stderr forge-text --skip-refused M good
     [ -z "$stderr" ]
+    # half of a surrogate pair; both are a character
+    printf '{"text": "a"}\n{"text": "b \\ud83d"}\n{"text": "\\ud83d\\ude00"}\n' >half
+    run -65 --separate-stderr forge-text M half
+    [ "$stderr" = "forge-text: 'half': record 2: character 3 is half of a surrogate pair" ]
+    forge-text --skip-refused M half 2>said | texts >got
+    [ "$(<got)" = 'a|😀|' ]
+    [[ $(<said) == *"'half': 1 of 3 records are left out: record 2: character 3 is half of a surrogate pair" ]]
 }
 
 @test "a template in a file of its own, in a list, with the tokenizer's own bos" {
@@ -315,6 +322,10 @@ broken() {
     printf '{"text": "a"}\n{"text"\n' >broken
     printf '\xff\xfe' >binary
     head -c 20 <(gzip <chat) >cut.gz
+    { gzip <chat | head -c 10; head -c 100 /dev/zero | tr '\0' '\377'; } >bad.gz
+    echo garbage >bad.zst
+    head -c 100000 /dev/zero | tr '\0' '[' >deep
+    template lines '{{ raise_exception("no\nway") }}'
     refuses 64 "want MODEL"
     refuses 64 "--weights wants 2 positive numbers" -w 1 M chat chat
     refuses 64 "--weights wants 1 positive numbers" -w -1 M chat
@@ -328,6 +339,10 @@ broken() {
     refuses 65 "'three': record 1: a message is neither" M three
     refuses 65 "'binary': line 1: is not UTF-8" M binary
     refuses 65 "'cut.gz': Compressed file ended" M cut.gz
+    refuses 65 "'bad.gz': Error -3 while decompressing" M bad.gz
+    refuses 65 "'bad.zst': zstd: " M bad.zst
+    refuses 65 "'deep': line 1: maximum recursion depth" M deep
+    refuses 65 "record 1: the chat template says: no way" lines chat
     refuses 78 "'bare': the model has no chat template" bare chat
     refuses 78 "'bad': the chat template: " bad chat
     mkdir list latin
@@ -338,4 +353,22 @@ broken() {
     SOURCE_DATE_EPOCH=soon refuses 64 "SOURCE_DATE_EPOCH is 'soon'" M chat
     run -65 --separate-stderr forge-text M broken
     [[ $stderr == "forge-text: 'broken': line 2: "* ]]
+}
+
+@test "streams that are closed or full: the status says so, and no file takes their place" {
+    template M ''
+    echo '{"text": "a"}' >good
+    for tool in forge-text 'forge text'; do
+        run -66 bash -c "$tool none good 2>&-"
+        [ "$(jq .exit <<<"$output")" = 66 ]
+        [ "${#lines[@]}" -eq 1 ]
+        run -74 --separate-stderr bash -c "$tool M - <&-"
+        [ "$stderr" = "forge-text: '<stdin>': cannot read: Bad file descriptor" ]
+        run -0 bash -c "$tool M good <&- 2>&-"
+        [ "$output" = '{"text": "a"}' ]
+        for words in 'M good >&-' 'M good >/dev/full' '--help >/dev/full'; do
+            run -74 --separate-stderr bash -c "$tool $words"
+            [[ ${#stderr_lines[@]} -eq 1 && $stderr == "forge-text: "* ]]
+        done
+    done
 }
