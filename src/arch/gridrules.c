@@ -15,30 +15,30 @@ struct grid {
     int bits;       /* 0: not said */
 };
 
-/* The next word of a rule into *g; false: it is none. */
+/* The next word of a rule into *g; false: it is none, or another has said that. */
 static bool word(const char **at, struct grid *g)
 {
     size_t n = strcspn(*at, ",");
     const char *text = *at;
+    const struct grid said = *g;
     char *end;
-    unsigned long v;
 
     *at += n + (text[n] == ',');
     if (n == 4 && (*text == '4' || *text == '8') &&
         !memcmp(text + 1, "bit", 3)) {
         g->bits = *text - '0';
-        return true;
+        return !said.bits;
     }
     if ((n == 3 && !strncmp(text, "sym", n)) ||
         (n == 4 && !strncmp(text, "asym", n))) {
         g->symmetric = n == 3;
-        return true;
+        return said.symmetric < 0;
     }
     if (*text < '0' || *text > '9')
         return false;
-    v = strtoul(text, &end, 10);
-    g->group = v;
-    return end == text + n && v >= GROUP_LEAST && v <= GROUP_MOST;
+    g->group = strtoul(text, &end, 10);
+    return end == text + n && !said.group && g->group >= GROUP_LEAST &&
+           g->group <= GROUP_MOST;
 }
 
 /* Split a rule; false: it is none. */
@@ -68,7 +68,7 @@ int grid_rule_check(const char *rule, struct err *e)
                err_set(
                    e, E_USAGE,
                    "--grid: '%.200s': want PATTERN=WORD[,WORD]... with words "
-                   "4bit, 8bit, sym, asym or the number of inputs per "
+                   "4bit or 8bit, sym or asym, and the number of inputs per "
                    "scale, %d to %d",
                    rule, GROUP_LEAST, GROUP_MOST);
 }

@@ -2,7 +2,8 @@
  * those whose paths match a glob.
  *
  *     PATTERN=WORD[,WORD]...  a number: inputs per scale; sym, asym: whether
- *                             the zero point is in the middle; 4bit, 8bit
+ *                             the zero point is in the middle; 4bit, 8bit;
+ *                             one word for each
  *
  * The last rule that matches and says something decides that. */
 #ifndef FORGE_GRIDRULES_H

@@ -238,10 +238,14 @@ int check_model(struct request *r, struct err *e)
 
 int check_launch(struct err *e)
 {
+    enum { RETRIES_MAX = 1000000 };
     static const char *const known[] = { "local", "srun", "ssh" };
     const char *launch = env_text("FORGE_LAUNCH"), *name;
     char first[PATH_MAX];
+    int64_t retries;
 
+    if (env_number("FORGE_RETRIES", RETRIES_MAX, &retries, e) < 0)
+        return e->code;
     snprintf(first, sizeof(first), "%.*s", (int)strcspn(launch, " \t\n"),
              launch);
     name = strrchr(first, '/') ? strrchr(first, '/') + 1 : first;

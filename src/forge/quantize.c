@@ -140,6 +140,30 @@ static void parse(struct request *r, int argc, char **argv)
     snprintf(j->device, sizeof(j->device), "%s", device);
 }
 
+/* The options of forge prune. */
+static int settle_prune(struct request *r, struct err *e)
+{
+    struct prune_request *p = &r->prune;
+    const char *alone = p->by != NOT_GIVEN   ? "--by" :
+                        p->mode != NOT_GIVEN ? "--mode" :
+                        p->hitmap            ? "--hitmap" :
+                                               NULL;
+
+    if (!p->keep && alone)
+        return err_set(e, E_USAGE, "%s wants --keep", alone);
+    if (p->by == NOT_GIVEN)
+        p->by = 0;
+    if (p->mode == NOT_GIVEN)
+        p->mode = 0;
+    p->text = r->text;
+    p->sequences = r->j.sequences;
+    p->seqlen = r->j.seqlen;
+    p->threads = r->j.threads;
+    p->shard_size = r->shard_size ? r->shard_size : SHARD_SIZE;
+    p->quiet = r->quiet;
+    return 0;
+}
+
 /* Check combinations of options, and set their defaults. */
 static int settle(struct request *r, struct err *e)
 {
@@ -165,6 +189,8 @@ static int settle(struct request *r, struct err *e)
             return e->code;
     if (j->tune > 0 && j->method == METHOD_RTN)
         return err_set(e, E_USAGE, "--tune: --method rtn has no tokens");
+    if (j->tune_batch && j->tune <= 0 && !tune_open(j))
+        return err_set(e, E_USAGE, "--tune-batch wants --tune");
     if (j->parts > 1 && j->method == METHOD_RTN)
         return err_set(e, E_USAGE, "--parts: --method rtn has no tokens");
     if (j->parts > j->sequences)
@@ -187,12 +213,8 @@ static int settle(struct request *r, struct err *e)
     if (j->propagate == NOT_GIVEN)
         j->propagate =
             j->effort == EFFORT_FAST ? PROPAGATE_QUANTIZED : PROPAGATE_BOTH;
-    r->prune.text = r->text;
-    r->prune.sequences = j->sequences;
-    r->prune.seqlen = j->seqlen;
-    r->prune.threads = j->threads;
-    r->prune.shard_size = r->shard_size ? r->shard_size : SHARD_SIZE;
-    r->prune.quiet = r->quiet;
+    if (settle_prune(r, e) < 0)
+        return e->code;
     verbosity = r->quiet ? -1 : 0;
     threads_set(j->threads);
     return 0;
@@ -341,6 +363,8 @@ int command_quantize(int argc, char **argv, struct err *e)
     r->j.sequences = 128;
     r->j.seqlen = 512;
     r->j.rest = NOT_GIVEN;
+    r->prune.by = NOT_GIVEN;
+    r->prune.mode = NOT_GIVEN;
     r->j.blend = 2;
     r->j.tune = NOT_GIVEN;
     r->states_memory = UINT64_MAX;

@@ -247,7 +247,7 @@ static int run(const struct repack *r, const char *model, const char *out,
 int command_repack(int argc, char **argv, struct err *e)
 {
     struct repack r = { .shard_size = SHARD_SIZE };
-    int layout = -1, capability = (int)int4pack_here();
+    int layout = -1, capability = -1, rest = -1; /* not given */
     const struct opt table[] = {
         { OPT_CHOICE, 0, "layout", LAYOUT_ALL_WORDS "|gguf",
           "the layout of OUT", &layout, 0, 0, false },
@@ -255,8 +255,8 @@ int command_repack(int argc, char **argv, struct err *e)
           "layout int4pack: of the CPU that will run it [this one]",
           &capability, 0, 0, false },
         { OPT_CHOICE, 0, "rest", GGUF_REST_WORDS,
-          "layout gguf: matrices that are not in 4 bits [stored]", &r.rest, 0,
-          0, false },
+          "layout gguf: matrices that are not in 4 bits [stored]", &rest, 0, 0,
+          false },
         { OPT_SIZE, 0, "shard-size", "SIZE",
           "most bytes in a file of OUT [5GB]", &r.shard_size, 0, 0, false },
         COMMAND_COMMON(&r.threads, &r.progress, &r.quiet),
@@ -273,7 +273,13 @@ int command_repack(int argc, char **argv, struct err *e)
         return err_set(e, E_USAGE, "want --layout X (try --help)");
     r.gguf = layout == LAYOUT_COUNT;
     r.layout = r.gguf ? LAYOUT_CT : (enum layout)layout;
-    r.capability = (enum int4pack_capability)capability;
+    if (rest >= 0 && !r.gguf)
+        return err_set(e, E_USAGE, "--rest is for --layout gguf");
+    if (capability >= 0 && r.layout != LAYOUT_INT4PACK)
+        return err_set(e, E_USAGE, "--capability is for --layout int4pack");
+    r.rest = rest < 0 ? GGUF_REST_STORED : rest;
+    r.capability =
+        capability < 0 ? int4pack_here() : (enum int4pack_capability)capability;
     if (r.layout == LAYOUT_INT4PACK && r.capability == INT4PACK_UNKNOWN)
         return err_set(e, E_USAGE,
                        "torch's tiles on this CPU are not known: want "

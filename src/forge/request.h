@@ -59,7 +59,7 @@ MUST_CHECK int check_paths(struct request *r, struct err *e);
 bool text_piped(const struct request *r);
 /* Check the model r->j.model (with --keep: the pruned one), and set r->plan. */
 MUST_CHECK int check_model(struct request *r, struct err *e);
-/* E_USAGE: FORGE_LAUNCH is not one that forge-run knows. */
+/* E_USAGE: FORGE_LAUNCH is not one that forge-run knows, or FORGE_RETRIES no number. */
 MUST_CHECK int check_launch(struct err *e);
 /* E_NOINPUT: a tool is missing; E_CONFIG: it is of another version. */
 MUST_CHECK int check_tools(struct err *e);

@@ -83,6 +83,12 @@ setup() {
     run -78 --separate-stderr forge repack small out --layout int4pack-xpu
     [[ $stderr == *"group 16: torch's XPU product takes multiples of 32" ]]
     run -64 forge repack sym-awq out --layout int4pack --capability sse
+    for layout in awq int4pack-xpu gguf; do
+        run -64 --separate-stderr forge repack sym-compressed-tensors out --layout $layout --capability avx2
+        [ "$stderr" = "forge: --capability is for --layout int4pack" ]
+    done
+    run -64 --separate-stderr forge repack sym-awq out --layout int4pack --rest stored
+    [ "$stderr" = "forge: --rest is for --layout gguf" ]
     run -64 forge quantize "$M" out --layout int4pack --method rtn
     # scales near F16's end: 8 - zero times one of them is beyond it
     cp -r asym-awq large

@@ -191,6 +191,10 @@ END
     [ "$(wc -l <../fake/tries)" -eq 3 ]
     rm ../fake/tries
     FORGE_RETRIES=1 run -75 "$run" flaky
+    for bad in abc -1; do
+        FORGE_RETRIES=$bad run -64 --separate-stderr "$run" flaky
+        [ "$stderr" = "forge-run: FORGE_RETRIES: '$bad' is no number of times" ]
+    done
     FORGE_RETRIES=1 run -9 --separate-stderr "$run" tool <<<input
     [ "$output" = "$PWD:"$'\n'input ]
     nothing_left

@@ -27,6 +27,9 @@ setup() {
     [ "$stderr" = "forge: --device: 'tpu' is none of auto|cpu|cuda|cuda:N" ]
     refused 64 forge quantize "$model" out --text "$text" --gpu-memory lots
     FORGE_LAUNCH=rsh refused 64 forge quantize "$model" out --text "$text"
+    for bad in abc -1 1.5; do
+        FORGE_RETRIES=$bad refused 64 forge quantize "$model" out --text "$text"
+    done
     refused 64 forge quantize "$model" $'\377out' --text "$text"
     [ ! -e out.work ]
     refused 64 forge eval "$model" --text "$text"
@@ -76,6 +79,22 @@ setup() {
     for tool in "$tree"/src/{*,*/*}/forge-*.c; do
         complete -p "$(basename "$tool" .c)"
     done
+}
+
+@test "an option that would have no effect is refused, and what it is for is said" {
+    without() { # TEXT OPTION...
+        refused 64 forge quantize "$model" out --text "$text" "${@:2}"
+        [ "$stderr" = "forge: $1" ] || { echo "said: $stderr"; return 1; }
+    }
+    without "--by wants --keep" --by tokens
+    without "--mode wants --keep" --mode prune
+    without "--hitmap wants --keep" --hitmap nowhere
+    for how in "" "--tune 0" "--effort best --tune 0" "--effort best --parts 2"; do
+        # shellcheck disable=SC2086
+        without "--tune-batch wants --tune" --tune-batch 4 $how
+    done
+    # this effort may tune by itself
+    forge quantize "$model" out --text "$text" --tune-batch 4 --effort best --rate 1 --dry-run
 }
 
 @test "forge help COMMAND is its --help" {

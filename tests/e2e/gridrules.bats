@@ -139,7 +139,8 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
     no 78 "'*.up=32' matches none of the linears that are quantized" --grid '*.up=32'
     no 78 "'*.down_proj=32' matches none" --grid '*.down_proj=32' --skip '*.down_proj'
     no 78 "has 256 inputs, no multiple of 96" --grid '*.o_proj=96'
-    for bad in '*.down_proj' '=32' '*.down_proj=' '*.down_proj=4' '*.down_proj=32x' '*.down_proj=32;asym' '*.down_proj=5bit' '*.down_proj=8bits'; do
+    for bad in '*.down_proj' '=32' '*.down_proj=' '*.down_proj=4' '*.down_proj=32x' '*.down_proj=32;asym' '*.down_proj=5bit' '*.down_proj=8bits' \
+        '*.down_proj=32,64' '*.down_proj=8bit,4bit' '*.down_proj=sym,32,asym'; do
         no 64 "want PATTERN=WORD[,WORD]" --grid "$bad"
     done
     run -64 forge-grid --grid x=y
