@@ -228,7 +228,7 @@ static int take(struct request *r, const char *path, struct err *e)
         next = line + strcspn(line, "\n");
         if (*next)
             *next++ = 0;
-        if (*line == '#' && !r->quiet)
+        if (*line == '#' && !r->quiet && r->progress != PROGRESS_JSON)
             remark("bits:%s", line + 1);
         else if (*line != '#' && (rc = grid_rule_check(line, e)) == 0)
             rc = globs_add(&r->j.grids, line, e);

@@ -61,14 +61,19 @@ static enum follow_show how(const struct request *r)
     }
 }
 
+static struct follow nothing_yet(const struct request *r, double estimate)
+{
+    return (struct follow){
+        .r = r, .show = how(r), .started = seconds_now(), .estimate = estimate
+    };
+}
+
 int follow_begin(struct follow *f, const struct request *r, double estimate,
                  struct err *e)
 {
     size_t n = (size_t)r->j.layers;
 
-    *f = (struct follow){
-        .r = r, .show = how(r), .started = seconds_now(), .estimate = estimate
-    };
+    *f = nothing_yet(r, estimate);
     f->layer_left = mem_alloc(n * sizeof(*f->layer_left), "progress", e);
     f->text = mem_alloc(LINE_CAP, "progress", e);
     if (!f->layer_left || !f->text)
@@ -216,7 +221,8 @@ static void json_module(const struct follow *f, const char *line, size_t len)
     json_free(d);
 }
 
-void follow_end(struct follow *f, int status, uint64_t bytes_out)
+void follow_end(const struct follow *f, int status, const char *why,
+                uint64_t bytes_out)
 {
     struct json_writer w;
 
@@ -226,7 +232,7 @@ void follow_end(struct follow *f, int status, uint64_t bytes_out)
     jw_key(&w, "event"), jw_string(&w, "end");
     jw_key(&w, "status"), jw_int(&w, status);
     if (status) {
-        jw_key(&w, "error"), jw_string(&w, f->reason);
+        jw_key(&w, "error"), jw_string(&w, why);
     } else {
         jw_key(&w, "out"), jw_string(&w, f->r->j.out);
         jw_key(&w, "bytes_in"), jw_int(&w, (int64_t)f->r->j.bytes_in);
@@ -235,6 +241,13 @@ void follow_end(struct follow *f, int status, uint64_t bytes_out)
         jw_key(&w, "loss_rtn"), jw_number(&w, f->loss_rtn);
     }
     json_end(&w);
+}
+
+void follow_never(const struct request *r, int status, const char *why)
+{
+    const struct follow f = nothing_yet(r, 0);
+
+    follow_end(&f, status, why, 0);
 }
 
 /* ---- events ---- */

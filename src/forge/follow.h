@@ -37,8 +37,12 @@ bool follow_read(struct follow *f, int fd);
 void follow_draw(struct follow *f);
 /* Erase the terminal's line. */
 void follow_clear(struct follow *f);
-/* Print the last JSON event: the exit status, and bytes_out if that is 0. */
-void follow_end(struct follow *f, int status, uint64_t bytes_out);
+/* Print the last JSON event: the exit status; what was made, with bytes_out, if that is
+ * 0, else why not. */
+void follow_end(const struct follow *f, int status, const char *why,
+                uint64_t bytes_out);
+/* The same of a run that failed before follow_begin(). */
+void follow_never(const struct request *r, int status, const char *why);
 void follow_release(struct follow *f);
 
 #endif

@@ -182,6 +182,8 @@ int command_tokens(int argc, char **argv, struct err *e)
     else
         command_add(c, "--sequences", number_word(r.word[0], r.sequences),
                     "--seqlen", number_word(r.word[1], r.seqlen), NULL);
+    command_add(c, "--progress",
+                opt_word(PROGRESS_WORDS, r.progress, r.word[3]), NULL);
     if (skip)
         command_add(c, "--skip-chars", number_word(r.word[2], skip), NULL);
     if (r.quiet)

@@ -58,8 +58,8 @@ static int blame_log(const struct request *r, int status, struct err *e)
     return err_set(e, E_TEMP, "make ended with %d: '%s'", status, path);
 }
 
-/* The outcome as a return value, its message in *e and f->reason. */
-static int outcome(const struct request *r, struct follow *f,
+/* The outcome as a return value, its message in *e. */
+static int outcome(const struct request *r, const struct follow *f,
                    const struct meter *m, struct err *e)
 {
     if (!m->status)
@@ -74,7 +74,6 @@ static int outcome(const struct request *r, struct follow *f,
         err_set(e, f->failed, "%s", f->reason[0] ? f->reason : "a step failed");
     else
         blame_log(r, m->status, e);
-    snprintf(f->reason, sizeof(f->reason), "%s", e->msg);
     return m->signalled ? -(128 + m->signalled) : e->code;
 }
 
@@ -143,7 +142,6 @@ static int finish(const struct request *r, struct follow *f,
     int rc = outcome(r, f, m, e);
 
     follow_clear(f);
-    follow_end(f, -(rc < -128 ? E_TEMP : rc), rc ? 0 : summary_bytes(r->j.out));
     if (rc)
         return rc;
     if (!r->quiet)
@@ -172,6 +170,8 @@ int make_run(struct request *r, double estimate, struct err *e)
                 ignored.msg); /* the checkpoint is complete nevertheless */
     if (!rc)
         rc = finish(r, &f, &m, e);
+    follow_end(&f, -rc, e->msg, rc ? 0 : summary_bytes(r->j.out));
+    r->ended = true;
     follow_release(&f);
     return rc;
 }

@@ -47,11 +47,13 @@ static int make_map(const struct prune_request *p, const char *model, int map,
                     struct err *e)
 {
     char keep[WORD], by[WORD], threads[WORD], n[WORD], len[WORD];
+    char progress[WORD];
     struct command *c;
     struct pipes pipes;
 
     pipes_init(&pipes);
     pipes.out = map;
+    pipes.captured = p->captured;
     number_word(threads, p->threads);
     if (!p->hitmap) {
         command_add(pipes_add(&pipes, "forge-tokens"), "-q", "--sequences",
@@ -68,6 +70,7 @@ static int make_map(const struct prune_request *p, const char *model, int map,
     c = pipes_add(&pipes, "forge-prune");
     command_add(c, "--from", model, "--keep", number_word(keep, p->keep),
                 "--by", opt_word(PRUNE_WORDS, p->by, by), "--threads", threads,
+                "--progress", opt_word(PROGRESS_WORDS, p->progress, progress),
                 NULL);
     if (p->quiet)
         command_add(c, "-q", NULL);
@@ -79,7 +82,7 @@ static int make_map(const struct prune_request *p, const char *model, int map,
 static int write_model(const struct prune_request *p, const char *model,
                        const char *out, int map, struct err *e)
 {
-    char path[32], mode[WORD], threads[WORD], size[WORD];
+    char path[32], mode[WORD], threads[WORD], size[WORD], progress[WORD];
     struct command *c;
     struct pipes pipes;
 
@@ -87,12 +90,15 @@ static int write_model(const struct prune_request *p, const char *model,
     opt_word(EXPERT_MODES, p->mode, mode);
     number_word(threads, p->threads);
     pipes_init(&pipes);
+    pipes.captured = p->captured;
     command_add(pipes_add(&pipes, "forge-weights"), "-q", "--threads", threads,
                 "--expert-map", path, "--mode", mode, model, NULL);
     c = pipes_add(&pipes, "forge-shard");
-    command_add(c, "--threads", threads, "--expert-map", path, "--mode", mode,
-                "--shard-size", number_word(size, (int64_t)p->shard_size),
-                "--from", model, NULL);
+    command_add(c, "--threads", threads, "--progress",
+                opt_word(PROGRESS_WORDS, p->progress, progress), "--expert-map",
+                path, "--mode", mode, "--shard-size",
+                number_word(size, (int64_t)p->shard_size), "--from", model,
+                NULL);
     if (p->quiet)
         command_add(c, "-q", NULL);
     command_add(c, out, NULL);
@@ -119,7 +125,6 @@ int command_prune(int argc, char **argv, struct err *e)
                                .seqlen = 512,
                                .shard_size = SHARD_SIZE };
     struct opt_list texts = { 0 };
-    int progress = 0;
     const struct opt table[] = {
         { OPT_INT, 0, "keep", "K", "experts to keep in each layer", &p.keep, 1,
           65536, false },
@@ -141,7 +146,7 @@ int command_prune(int argc, char **argv, struct err *e)
           1, 1000000, false },
         { OPT_SIZE, 0, "shard-size", "SIZE",
           "most bytes in a file of OUT [5GB]", &p.shard_size, 0, 0, false },
-        COMMAND_COMMON(&p.threads, &progress, &p.quiet),
+        COMMAND_COMMON(&p.threads, &p.progress, &p.quiet),
         { OPT_END, 0, NULL, NULL, NULL, NULL, 0, 0, false },
     };
     int i = opt_parse(argc, argv,

@@ -14,7 +14,8 @@ struct prune_request {
     const char *device,
         *gpu; /* --device and --expect-device; NULL: auto, any */
     uint64_t shard_size;
-    int quiet;
+    int quiet, progress;
+    bool captured; /* no tool prints anything: see pipes.h */
 };
 
 /* Check, before any work, that the model has experts and can keep so many, that

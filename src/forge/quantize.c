@@ -12,6 +12,7 @@
 #include "forge/bits.h"
 #include "forge/command.h"
 #include "forge/env.h"
+#include "forge/follow.h"
 #include "forge/request.h"
 #include "prune/prune.h"
 #include "shard/outdir.h"
@@ -160,7 +161,10 @@ static int settle_prune(struct request *r, struct err *e)
     p->seqlen = r->j.seqlen;
     p->threads = r->j.threads;
     p->shard_size = r->shard_size ? r->shard_size : SHARD_SIZE;
-    p->quiet = r->quiet;
+    /* among our JSON lines there are no others */
+    p->captured = r->progress == PROGRESS_JSON;
+    p->progress = p->captured ? PROGRESS_NEVER : r->progress;
+    p->quiet = r->quiet || p->captured;
     return 0;
 }
 
@@ -383,6 +387,8 @@ int command_quantize(int argc, char **argv, struct err *e)
         rc = check(r, e);
     if (!rc)
         rc = run(r, e);
+    if (rc && !r->ended && !r->dry_run)
+        follow_never(r, abs(rc), e->msg);
     gpu_release(&r->gpu);
     plan_release(&r->plan);
     job_release(&r->j);

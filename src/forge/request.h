@@ -37,6 +37,7 @@ struct request {
     double layer_kept;               /* stops_kept_bytes() */
     int64_t layer_steps[3];          /* and stops_layer_steps() */
     struct place place;
+    bool ended; /* make_run() has printed the last JSON event */
 };
 
 /* Whether forge-gradient runs: for rows together, or for --bits. */
@@ -115,7 +116,7 @@ double gpu_room_states(const struct request *r);
 /* Print what it needs, and what is there (--dry-run). */
 void gpu_room_print(const struct request *r);
 
-/* making.c: write the settings, run make, and print the result.  estimate:
+/* making.c: write the settings, run make, and print the result, and r->ended.  estimate:
  * seconds; 0: none.  0; the E_* of the step that failed; E_TEMP: make itself
  * failed; -(128 + signal): a signal stopped us. */
 MUST_CHECK int make_run(struct request *r, double estimate, struct err *e);

@@ -158,7 +158,7 @@ static int answer(struct completer *p, const struct settings *s,
         rc = completion_json(&t, e);
     if (!rc)
         rc = completion_print(NULL, "\n", 1, e);
-    if (!rc)
+    if (!rc && s->tool.progress != PROGRESS_JSON)
         completion_rates(&t);
     completion_release(&t);
     return rc;

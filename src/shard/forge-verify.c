@@ -43,25 +43,27 @@ static void say(void *ctx, const char *file, const char *what)
 int main(int argc, char **argv)
 {
     struct settings s = { 0 };
+    struct progress progress;
     struct check_counts n;
     struct err e;
 
     base_init(argv[0]);
     parse(&s, argc, argv);
+    progress_start(&progress, s.tool.progress, "tensors", 0);
     if (digests_check(s.dir, s.tensors, say, NULL, &n, &e))
         die_err(&e);
     if (flush_stdout(&e) < 0)
         die_err(&e);
-    if (n.wrong) {
-        if (verbosity >= 0)
-            fprintf(stderr, "%s: '%s': %" PRIu64 " not as it was written\n",
-                    progname, s.dir, n.wrong);
-        return EXIT_NO;
-    }
-    if (verbosity >= 0)
+    progress.done = n.tensors;
+    if (progress.mode == PROGRESS_JSON)
+        progress_finish(&progress, NULL);
+    else if (n.wrong && verbosity >= 0)
+        fprintf(stderr, "%s: '%s': %" PRIu64 " not as it was written\n",
+                progname, s.dir, n.wrong);
+    else if (verbosity >= 0)
         fprintf(stderr,
                 "%s: '%s': %" PRIu64 " files, %" PRIu64
                 " tensors: as they were written\n",
                 progname, s.dir, n.files, n.tensors);
-    return 0;
+    return n.wrong ? EXIT_NO : 0;
 }

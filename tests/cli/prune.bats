@@ -303,6 +303,16 @@ END
     grep -q '"n_routed_experts": 4' small/config.json
     [ ! -e small.work ]
     [ "$(echo ./*.map.*)" = "./*.map.*" ]
+    # --progress json: of the tools; of quantize its own alone
+    forge prune m json --keep 4 --hitmap h --progress json 2>lines
+    jq -es '[.[] | select(.event == "end") | .tool] == ["forge-prune", "forge-shard"]' lines
+    forge quantize m quantized --keep 4 --hitmap h --method rtn --group 32 --progress json 2>lines >said
+    grep -v '^forge: warning: ' lines >objects
+    jq -es '([.[] | select(.event)] | length) == 1 and .[-1].status == 0 and .[-1].total == length - 1' objects
+    head -c 100 h >cut
+    run -65 --separate-stderr forge quantize m x --keep 4 --hitmap cut --method rtn --group 32 --progress json
+    jq -e --arg said "${stderr_lines[-1]}" '.status == 65 and $said == "forge: " + .error' <<<"${stderr_lines[-2]}"
+    rm -r x.work
     printf '%s\n' {a..z}{a..z} >text
     forge prune m by-text --keep 4 --by reap --text text --sequences 2 --seqlen 64 --quiet
     forge-tokens -q --sequences 2 --seqlen 64 m text | forge-calib -q m | forge-prune -q --from m --keep 4 --by reap -o map

@@ -365,6 +365,40 @@ PYTHON
     grep -q '^modules   28 in 4 bits' summary
 }
 
+@test "--progress json ends with the exit status, whatever failed, and with why" {
+    ends() { # STATUS ARGUMENT...: one event, and the message
+        run "-$1" --separate-stderr forge quantize "$model" out --progress json "${@:2}"
+        [ "${#stderr_lines[@]}" -eq 2 ]
+        jq -e --arg said "${stderr_lines[1]}" ".event == \"end\" and .status == $1 and
+            \$said == \"forge: \" + .error" <<<"${stderr_lines[0]}"
+        [ -z "$(find . -name '*.tmp.*')" ]
+    }
+    ends 64 --text "$text" --sym --asym
+    ends 66 --text nowhere
+    echo 'too short' >short
+    ends 65 --text short
+    ends 78 --text "$text" --layout awq --group 512
+    # what was made could not be said
+    run -74 --separate-stderr sh -c 'forge quantize "$0" out --method rtn --progress json >/dev/full' "$model"
+    jq -es 'length == 29 and .[28].status == 74' <<<"${stderr%$'\n'*}"
+}
+
+@test "--progress json of other commands: JSON of their tools, and no summary" {
+    only() { # TOOL COMMAND...: its last line
+        "${@:2}" 2>lines >made
+        jq -es --arg tool "forge-$1" 'length > 0 and .[-1].event == "end" and .[-1].tool == $tool' lines
+    }
+    forge quantize "$model" out --method rtn --quiet
+    only tokens forge tokens "$model" --text "$text" --sequences 2 --seqlen 8 --progress json
+    only generate forge generate "$model" The --tokens 2 --progress json
+    only verify forge verify out --progress json
+    only shard forge repack out awq --layout awq --progress json
+    only eval forge eval "$model" out --text "$text" --sequences 2 --seqlen 32 --progress json
+    printf '\001' | dd of=out/model.safetensors bs=1 seek=1000000 conv=notrunc status=none
+    run -1 --separate-stderr forge verify out --progress json
+    jq -es 'length == 1 and .[0].event == "end"' <<<"$stderr"
+}
+
 @test "--progress always draws one line and takes it back" {
     forge quantize "$model" out --method rtn --progress always 2>drawn >/dev/null
     grep -q 'layer 4/4' drawn

@@ -162,7 +162,7 @@ solving() { # WORK: wait until the first layer is done
 }
 
 @test "TERM stops it with a word of what to do, and it continues" {
-    forge quantize "$model" out "${small[@]}" 2>err &
+    forge quantize "$model" out "${small[@]}" --progress json 2>err &
     victim=$!
     solving out.work
     kill -TERM "$victim"
@@ -170,6 +170,7 @@ solving() { # WORK: wait until the first layer is done
     wait "$victim" || status=$?
     [ "$status" -eq 143 ]
     grep -q 'continues' err
+    grep '^{' err | jq -es '.[-1].event == "end" and .[-1].status == 143'
     [ ! -e out ]
     forge quantize "$model" out "${small[@]}"
     same "$whole" out
