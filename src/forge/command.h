@@ -2,7 +2,7 @@
  *
  * Each parses its options by a table of its own, and so has its own --help.
  * argv[0] is "forge", the command's word is removed.  Returns the exit status 0
- * or 1, or an E_* with *e, which forge.c prints. */
+ * or 1, or an E_* or -(128 + signal) with *e, which forge.c prints. */
 #ifndef FORGE_COMMAND_H
 #define FORGE_COMMAND_H
 

@@ -399,8 +399,10 @@ static int blame(const struct runner *r, struct err *e)
 {
     int last = -1, spoke = of_reason(r);
 
-    if (r->said)
-        return err_set(e, E_TEMP, "stopped by signal %d", r->said);
+    if (r->said) {
+        err_set(e, E_TEMP, "stopped by signal %d", r->said);
+        return -(128 + r->said);
+    }
     for (int i = 0; i < r->p->n; i++) {
         if (WIFSIGNALED(r->status[i]) && WTERMSIG(r->status[i]) != SIGPIPE)
             return blame_signal(r->p->command[i].argv[0],

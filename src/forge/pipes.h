@@ -66,9 +66,9 @@ int signals_open(sigset_t *before);
 
 /* Run all commands to their end.  0; 1: the last command exited with 1 (a check
  * with the answer no); or the error of the command that failed first:
- *     killed by a signal      E_TEMP: out of memory, or the node is going down;
- *     also when we
- *                             got TERM, INT or HUP, which are passed on to all
+ *     killed by a signal      E_TEMP: out of memory, or the node is going down
+ *     we got TERM, INT or     -(128 + signal), and E_TEMP in *e; it is passed on
+ *     HUP                     to all
  *     crashed                 E_BUG
  *     a status of sysexits.h  that status, with the command's message; e->told
  *     is set (the

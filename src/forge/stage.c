@@ -399,6 +399,8 @@ static int run(struct stage *s, size_t which, struct err *e)
     if (stages[which].quiet)
         s->p.out = null = open("/dev/null", O_WRONLY | O_CLOEXEC);
     rc = s->p.n ? pipes_run(&s->p, e) : 0;
+    if (rc < -128) /* as a node that goes down: another may do the step */
+        rc = e->code;
     if (null >= 0)
         close(null);
     if (rc > 0)

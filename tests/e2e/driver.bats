@@ -437,6 +437,23 @@ PYTHON
     [ -z "$output" ]
 }
 
+@test "a signal to forge is 128 and its number, whatever it runs" {
+    mkfifo never
+    exec 8<>never # a text that does not come
+    for signal in HUP INT TERM; do
+        for what in "tokens $model" "eval $model $model --text -"; do
+            # shellcheck disable=SC2086
+            env --default-signal=INT forge $what <&8 2>said >/dev/null 3>&- 8>&- &
+            until pgrep -P $! >/dev/null; do sleep 0.02; done
+            kill -"$signal" $!
+            status=0 number=$(kill -l "$signal")
+            wait $! || status=$?
+            [ "$status" -eq $((128 + number)) ] || { echo "$signal $what: $status"; return 1; }
+            [ "$(cat said)" = "forge: stopped by signal $number" ]
+        done
+    done
+}
+
 @test "status shows stages, gc removes what a kill left" {
     forge quantize "$model" out "${small[@]}" --work work
     run -0 forge status work
