@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "checkpoint/expertmap.h"
 #include "common/io/hash.h"
 #include "common/io/modeldir.h"
 #include "common/math/cpu.h"
@@ -118,6 +119,7 @@ static void add_model(struct hash *h, const struct job *j)
     for (size_t i = 0; i < j->files; i++)
         add(h, "%s %" PRIu64 " %016" PRIx64, j->file[i].name, j->file[i].size,
             j->file[i].hash);
+    add_sidecar(h, j->model, EXPERT_MAP_FILE);
 }
 
 static void add_choice(struct hash *h, const struct job *j)

@@ -102,6 +102,30 @@ END
     refused 66 "expert_map.safetensors" forge-eval m remap t
 }
 
+@test "work with another map beside the weights is not reused" {
+    make_model deepseek_v3
+    for i in {1..8}; do echo "{\"input_ids\": [$(seq -s, "$i" $((i + 31)))]}"; done >ids.jsonl
+    forge prune m r --keep 4 --mode remap --hitmap h --quiet
+    quantized() { # OUT OPTION...
+        forge quantize r "$@" --group 16 --effort fast --text ids.jsonl --sequences 8 --quiet
+    }
+    quantized one --work w
+    python3 - r/expert_map.safetensors <<'END'
+import struct, sys
+b = bytearray(open(sys.argv[1], "rb").read())
+at = len(b) - 4 * 8  # the last layer's
+row = list(struct.unpack("<8i", b[at:]))
+first, second = [i for i, x in enumerate(row) if x >= 0][-2:]
+row[first], row[second] = row[second], row[first]
+b[at:] = struct.pack("<8i", *row)
+open(sys.argv[1], "wb").write(b)
+END
+    quantized two --work w
+    quantized fresh
+    cmp two/model.safetensors fresh/model.safetensors
+    run ! cmp -s one/model.safetensors two/model.safetensors
+}
+
 @test "a map beside the weights that no runtime could apply is refused before any work" {
     make_model deepseek_v3
     printf '{"input_ids": [1, 2, 3, 4]}\n' >ids.jsonl
