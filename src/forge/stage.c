@@ -552,7 +552,6 @@ int command_stage(int argc, char **argv, struct err *e)
         n = snprintf(line, sizeof(line), "error %d %s%s\n", -e->code,
                      strncmp(e->msg, "forge-", 6) ? "forge: " : "", e->msg);
         say(line, (size_t)n);
-        e->told = !isatty(STDOUT_FILENO);
     }
     stage_release(s);
     free(s);

@@ -97,6 +97,17 @@ setup() {
     forge quantize "$model" out --text "$text" --tune-batch 4 --effort best --rate 1 --dry-run
 }
 
+@test "forge stage says on standard error, too, what is wrong" {
+    for words in "" zzz "zzz 1 2" "solve"; do
+        # shellcheck disable=SC2086
+        run -64 --separate-stderr forge stage $words
+        [ "$output" = "error 64 $stderr" ]
+        [[ $stderr == "forge: want the name of a step, "* ]] || { echo "$words: $stderr"; return 1; }
+    done
+    run -66 --separate-stderr forge stage tokens
+    [ "$output" = "error 66 $stderr" ]
+}
+
 @test "forge help COMMAND is its --help" {
     for command in quantize status verify; do
         forge $command --help >want
