@@ -1,8 +1,8 @@
 /* cuda_w4a16.cu - products with 4-bit linears: from AWQ's words on the device,
  * against sums in double that read these words first.  Matrices take turns, so
  * that none stays in the caches; the peer is cuBLAS with W in x's type, and for
- * experts a call for each of them.
- * bench/w4a16_peer.py is what torch and Triton need on the same machine. */
+ * experts a call for each of them.  bench/w4a16_peer.py is what torch and Triton
+ * need on the same machine. */
 #include "cuda/w4a16_internal.cuh"
 #include "cuda_bench.cuh"
 

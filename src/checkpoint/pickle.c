@@ -15,8 +15,7 @@
 #include "common/io/utf8.h"
 
 struct machine {
-    const uint8_t *begin, *at, *end;
-    const uint8_t *op; /* the current opcode */
+    const uint8_t *begin, *at, *end, *op; /* op: the current opcode */
     const char *what;
     struct err *e;
     struct arena arena;

@@ -91,20 +91,20 @@ static void advise(const struct preflight *p, const struct shapes *s)
         warning("%s", layout_advice_text(ADVICE_DYNAMIC));
 }
 
+/* group: the first linear's. */
 static int check_shape(const struct preflight *p, const struct shapes *s,
-                       size_t i, struct err *e)
+                       size_t i, uint64_t group, struct err *e)
 {
     const struct layout_shape *x = &s->shape[i];
     struct module_grid g = grid_rules_find(&p->grids, x->module);
-    struct module_grid first = grid_rules_find(&p->grids, s->shape[0].module);
 
     if (layout_check_bits(p->layout, g.bits, x->module, e))
         return e->code;
-    if (g.group != first.group && !layout_takes_grids(p->layout))
+    if (g.group != group && !layout_takes_grids(p->layout))
         return err_set(e, E_CONFIG,
                        "%s has groups of %" PRIu64 ", %s of %" PRIu64
                        ": a checkpoint in layout %s has one group size",
-                       x->module, g.group, s->shape[0].module, first.group,
+                       x->module, g.group, s->shape[0].module, group,
                        layout_name(p->layout));
     return layout_check(p->layout, g.symmetric, g.group, x, s->shape, s->n, e);
 }
@@ -113,14 +113,17 @@ int preflight_check(const struct preflight *p, uint64_t *linears, struct err *e)
 {
     struct model_config c = { 0 };
     struct shapes s = { 0 };
+    uint64_t group = 0;
     int rc;
 
     if (sidecars_check(p->model, e) || model_config_read(&c, p->model, e))
         return e->code;
     module_choice_apply(&p->choice, &c);
     rc = collect(&s, &c, &p->choice, e);
+    if (!rc && s.n)
+        group = grid_rules_find(&p->grids, s.shape[0].module).group;
     for (size_t i = 0; !rc && i < s.n; i++)
-        rc = check_shape(p, &s, i, e);
+        rc = check_shape(p, &s, i, group, e);
     if (!rc && !p->silent)
         advise(p, &s);
     if (p->table &&

@@ -397,8 +397,8 @@ static int read_jsonl(struct sequences *s, const struct sequences_params *p,
         rc = err_set(e, E_DATA, "no records");
     if (!rc && r.kind == KIND_TEXT && !p->whole)
         rc = add_cut(s, &r.c, &r.ids, e);
-    if (!rc)
-        rc = check_ids(s, p, 0, r.kind == KIND_TEXT, e);
+    if (!rc && r.kind == KIND_TEXT) /* records of ids are checked each */
+        rc = check_ids(s, p, 0, true, e);
     tokenizer_close(r.c.tokenizer);
     free(r.ids.id);
     return rc < 0 && !r.c.failed ? blame(in, e) : rc;

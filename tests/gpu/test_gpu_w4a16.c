@@ -187,6 +187,9 @@ static void compare(const struct w4_linear *l, const struct rows *x,
 {
     double worst = worst_of(l, x, first, n, y, rounded);
 
+    if (!(worst < BOUND))
+        fprintf(stderr, "rows %lld to %lld: error %g\n", (long long)first,
+                (long long)(first + n - 1), worst);
     CHECK(worst < BOUND);
     if (n > 64)
         printf("  %lld rows: error %.1e\n", (long long)n, worst);
@@ -347,8 +350,7 @@ static void halves(const struct w4_linear *l, int64_t ld)
                                INFINITY :
                                ldexpf(x.value[i], (int)(r % 100 - k % 30));
 
-        ((uint16_t *)x.p)[i] = bf16_from_f32(v);
-        x.value[i] = v;
+        set_value(&x, i, v);
     }
     y = multiply(&w, first, 1, &x, l->o, FORGE_W4A16_F32);
     CHECK(worst_of(l, &x, 0, ZEROS, y, DT_F16) < BOUND ||

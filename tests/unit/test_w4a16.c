@@ -302,15 +302,6 @@ static void wide(const struct w4_linear *l, const struct rows *x,
     free(most);
 }
 
-/* Element k of the only row. */
-static void set(struct rows *x, int64_t k, float v)
-{
-    char *p = (char *)x->p + k * (x->type == FORGE_W4A16_F32 ? 4 : 2);
-
-    CHECK(from_f32(p, (enum dtype)x->type, &v, 1));
-    CHECK(to_f32(&x->value[k], p, (enum dtype)x->type, 1));
-}
-
 static void wide_of(struct w4_linear *l, enum forge_w4a16_type type)
 {
     /* below all normal numbers of a type */
@@ -323,7 +314,8 @@ static void wide_of(struct w4_linear *l, enum forge_w4a16_type type)
     for (int64_t k = 0; k < l->i; k++) {
         int by = (int)(draw() % 60) - 30;
 
-        set(&x, k,
+        set_value(
+            &x, k,
             k / 128 == 1 ? 0 :
             k / 128 == 2 ? tiny[type] * x.value[k] :
                            ldexpf(x.value[k],
@@ -333,7 +325,7 @@ static void wide_of(struct w4_linear *l, enum forge_w4a16_type type)
     wide(l, &x, y);
     free(y);
     for (int64_t k = 0; k < 2; k++) {
-        set(&x, l->i - 1, k ? NAN : -INFINITY);
+        set_value(&x, l->i - 1, k ? NAN : -INFINITY);
         y = multiply(w, &x, l->o);
         for (int64_t o = 0; o < l->o; o++)
             CHECK(isnan(y[o]));

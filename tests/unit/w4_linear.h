@@ -185,6 +185,15 @@ static inline void fill(struct rows *x, int64_t i)
     CHECK(to_f32(x->value, x->p, (enum dtype)x->type, n));
 }
 
+/* Element k, row by row, to v in x's type. */
+static inline void set_value(struct rows *x, int64_t k, float v)
+{
+    char *p = (char *)x->p + k * (x->type == FORGE_W4A16_F32 ? 4 : 2);
+
+    CHECK(from_f32(p, (enum dtype)x->type, &v, 1));
+    CHECK(to_f32(&x->value[k], p, (enum dtype)x->type, 1));
+}
+
 /* Groups drawn at random, each with as many inputs: act-order. */
 static inline int32_t *shuffled(int64_t n, int64_t group)
 {
