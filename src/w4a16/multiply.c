@@ -7,7 +7,8 @@
 #include "w4a16/w4a16.h"
 
 static const char what[] = "4-bit product";
-enum { ADDED = 1024 }; /* outputs whose parts are added at a time */
+/* Fewest and most outputs whose parts are added at a time. */
+enum { ADDED_MIN = 256, ADDED_MAX = 1024 };
 
 /* A linear with its rows of x and y. */
 struct item {
@@ -26,6 +27,7 @@ struct item {
 struct job {
     struct item *item;
     int64_t items, outputs; /* the sum of the outputs of all items */
+    int64_t added;          /* outputs whose parts are added at a time */
     struct threads_error error;
 };
 
@@ -52,10 +54,10 @@ static void run_part(const struct item *x, int64_t tile)
             x->cols);
 }
 
-/* y of outputs o.. of an item, the sum of its parts in order. */
-static void add_parts(const struct item *x, int64_t o)
+/* y of n outputs from o on, or what is left of an item, the sum of its parts in order. */
+static void add_parts(const struct item *x, int64_t o, int64_t n)
 {
-    int64_t n = x->cols - o < ADDED ? x->cols - o : ADDED;
+    n = x->cols - o < n ? x->cols - o : n;
 
     for (int64_t r = 0; r < x->x.rows; r++) {
         float *to = x->sums + r * x->cols + o;
@@ -76,10 +78,10 @@ static void add(void *ctx, size_t begin, size_t end)
 
     for (int64_t t = (int64_t)begin; t < (int64_t)end; t++) {
         const struct item *x = j->item + t % j->items;
-        int64_t o = t / j->items * ADDED;
+        int64_t o = t / j->items * j->added;
 
         if (x->parts > 1 && o < x->cols)
-            add_parts(x, o);
+            add_parts(x, o, j->added);
     }
 }
 
@@ -131,8 +133,9 @@ static void run_tiles(void *ctx, size_t begin, size_t end)
 /* Choose the size of an item's tiles, as wide as suits the kernels, but enough tiles for
  * all threads; adds their number to *total.  f32 products keep their size, so
  * that results do not depend on the number of threads.  Parts are for more tiles
- * alone: whole sums have the same bits, and need no memory.  Those of a row of AWQ's
- * words have eight cache lines at least. */
+ * alone: whole sums have the same bits, and need no memory.  Of up to W4_FEW rows tiles of
+ * AWQ have eight cache lines of a row of words at least, and those of W4_BY_OUTPUT, which
+ * has no parts, a quarter of a block. */
 static int cut(const struct job *j, struct item *x, int64_t *total,
                struct err *e)
 {
@@ -144,6 +147,8 @@ static int cut(const struct job *j, struct item *x, int64_t *total,
     x->t = w4_tiles(&x->x);
     if (x->x.rows <= W4_FEW && x->x.w->form == W4_AWQ)
         least *= 8;
+    if (x->x.rows <= W4_FEW && x->x.w->form == W4_BY_OUTPUT)
+        least /= 4;
     x->down = (x->x.rows + x->t.rows - 1) / x->t.rows;
     x->across = (x->cols + x->t.cols - 1) / x->t.cols;
     x->parts = x->across * x->down < wanted ? w4_parts(&x->x) : 1;
@@ -203,7 +208,12 @@ static int run(struct job *j, struct err *e)
     }
     threads_error_init(&j->error);
     threads_for((size_t)total, 1, run_tiles, j);
-    threads_for((size_t)((longest + ADDED - 1) / ADDED * j->items), 1, add, j);
+    j->added = longest / threads_count() / ADDED_MIN * ADDED_MIN;
+    j->added = j->added < ADDED_MIN ? ADDED_MIN :
+               j->added > ADDED_MAX ? ADDED_MAX :
+                                      j->added;
+    threads_for((size_t)((longest + j->added - 1) / j->added * j->items), 1,
+                add, j);
     return threads_error_take(&j->error, e);
 }
 

@@ -7,7 +7,7 @@
 #include "common/math/threads.h"
 #include "w4a16/kernels.h"
 
-enum { AT_ONCE = 512 }; /* least inputs of up to W4_FEW rows for a thread */
+enum { AT_ONCE = 256 }; /* least inputs of up to W4_FEW rows for a thread */
 
 static const char what[] = "activations";
 
@@ -142,10 +142,12 @@ static four bytes_of(four a, four b, four c, four d)
 }
 
 /* The digits of integers f of a piece. */
-static void put_digits(const struct w4_fixed *to, int digits, int64_t piece,
-                       const int32_t *f, enum w4_form form)
+static void put_digits(const struct w4_x *x, const struct w4_fixed *to,
+                       int64_t piece, const int32_t *f)
 {
-    bool pairs = in_pairs(form, digits);
+    enum w4_form form = x->w->form;
+    bool pairs = x->pairs;
+    int digits = x->digits;
     int n = digits_of(form, pairs);
     int8_t *d = to->digit + piece * n;
 
@@ -196,6 +198,8 @@ static void put_bases(const struct w4_fixed *to, int64_t piece,
         four sum = (v[i / 4] + v[i / 4 + 1]) * -8;
         int64_t at = form == W4_BY_OUTPUT ? piece * W4_LANES + i / 8 : piece;
 
+        if (!i || form == W4_BY_OUTPUT)
+            to->base[at] = 0;
         to->base[at] += sum[0] + sum[1] + sum[2] + sum[3];
     }
     if (form != W4_BY_OUTPUT)
@@ -230,29 +234,30 @@ static int32_t largest(const float *x, int64_t n)
 
 /* n inputs of a piece from x on, as integers in its first places, in the unit for
  * `most`, the exponent of the largest: NaN where that is not finite. */
-static void fix(const struct w4_fixed *to, int digits, int64_t piece,
-                const float *x, int64_t n, int32_t most, enum w4_form form)
+static void fix(const struct w4_x *to, int64_t r, int64_t piece, const float *x,
+                int64_t n, int32_t most)
 {
     const float rounder = 12582912; /* 1.5 * 2^23 */
     int32_t f[W4_RUN], bits;
     four *v = (four *)(void *)f;
-    int size = piece_of(form), places = 8 * digits - 3;
-    float inverse;
+    int size = piece_of(to->w->form), places = 8 * to->digits - 3;
+    float inverse = 0;
 
     memcpy(f, x, (size_t)n * sizeof(*x));
     memset(f + n, 0, (size_t)(size - n) * sizeof(*f));
     bits = most == 255       ? INT32_MAX :
            most > places + 1 ? (most - places) << 23 :
                                1 << 23;
-    memcpy(&to->unit[piece], &bits, sizeof(bits));
-    if (most == 255)
-        return;
+    memcpy(&to->fixed[r].unit[piece], &bits, sizeof(bits));
     bits = (254 << 23) - bits;
-    memcpy(&inverse, &bits, sizeof(bits));
+    if (most == 255)
+        memset(f, 0, sizeof(f));
+    else
+        memcpy(&inverse, &bits, sizeof(bits));
     for (int i = 0; i < size / 4; i++)
         v[i] = (four)((four_floats)v[i] * inverse + rounder) - 0x4b400000;
-    put_digits(to, digits, piece, f, form);
-    put_bases(to, piece, f, form);
+    put_digits(to, &to->fixed[r], piece, f);
+    put_bases(&to->fixed[r], piece, f, to->w->form);
 }
 
 /* x[n] = row r at places k..k+n-1; n <= W4_RUN. */
@@ -278,8 +283,8 @@ static int64_t few_places(const struct job *j, int64_t r, int64_t k,
                           int64_t end, int64_t piece)
 {
     const struct w4_x *to = j->to;
-    enum w4_form form = to->w->form;
-    int64_t size = piece_of(form), run = run_of(form, to->digits);
+    int64_t size = piece_of(to->w->form);
+    int64_t run = run_of(to->w->form, to->digits);
 
     for (; k < end; k += run) {
         int64_t n = end - k < run ? end - k : run;
@@ -289,8 +294,7 @@ static int64_t few_places(const struct job *j, int64_t r, int64_t k,
         take(j, r, k, n, x);
         most = largest(x, n);
         for (int64_t i = 0; i < n; i += size)
-            fix(&to->fixed[r], to->digits, piece++, x + i,
-                n - i < size ? n - i : size, most, form);
+            fix(to, r, piece++, x + i, n - i < size ? n - i : size, most);
     }
     return piece;
 }
@@ -359,7 +363,7 @@ static void few_sums(void *ctx, size_t begin, size_t end)
         j->to->sums[t] = few_sum(j, t / groups, t % groups);
 }
 
-/* Divide p, in zeros, among the parts of the rows' integers; returns their bytes. */
+/* Divide p among the parts of the rows' integers; returns their bytes. */
 static size_t place_fixed(struct w4_x *to, char *p)
 {
     const struct forge_w4a16 *w = to->w;
@@ -370,7 +374,7 @@ static size_t place_fixed(struct w4_x *to, char *p)
     to->pieces = pieces;
     bases = whole ? W4_LANES * pieces : pieces;
     n = pieces * size;
-    digits = pieces * digits_of(w->form, in_pairs(w->form, to->digits));
+    digits = pieces * digits_of(w->form, to->pairs);
     for (int64_t r = 0; p && r < to->rows; r++) {
         struct w4_fixed *f = &to->fixed[r];
 
@@ -402,8 +406,9 @@ static int few(struct job *j, struct err *e)
 
     to->type = DT_F32;
     to->digits = j->type == DT_F32 ? 3 : 2;
+    to->pairs = in_pairs(to->w->form, to->digits);
     size = place_fixed(to, NULL);
-    to->own = mem_zero(size + (size_t)sums * sizeof(float), 1, what, e);
+    to->own = mem_alloc(size + (size_t)sums * sizeof(float), what, e);
     if (!to->own)
         return e->code;
     (void)place_fixed(to, to->own);

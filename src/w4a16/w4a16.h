@@ -141,6 +141,7 @@ struct w4_x {
     uint16_t *strips;              /* bf16_gemm.h's, of all places, or NULL */
     struct w4_fixed fixed[W4_FEW]; /* of a row each */
     int digits;                    /* of these: 3 of x of DT_F32, else 2 */
+    bool pairs;                    /* these digits are in pairs */
     int64_t pieces;
     float *sums; /* up to W4_FEW rows: [rows, groups] sums of x over groups */
     void *own;   /* memory of p or sums; NULL: none; of strips another */
@@ -166,8 +167,9 @@ struct w4_tiles {
 /* The sizes that suit x and this CPU. */
 struct w4_tiles w4_tiles(const struct w4_x *x);
 /* In the calling thread: y [m, n], leading dimension ldy, = rows r..r+m-1 of x
- * times outputs o..o+n-1 of W.  o is a multiple of W4_BLOCK; m and n are at
- * most those of w4_tiles(); room: its work memory, 64-aligned. */
+ * times outputs o..o+n-1 of W.  o is a multiple of W4_BLOCK, but with up to W4_FEW
+ * rows of W4_BY_OUTPUT; m and n are at most those of w4_tiles(); room: its work
+ * memory, 64-aligned. */
 void w4_tile(const struct w4_x *x, int64_t r, int64_t m, int64_t o, int64_t n,
              float *y, int64_t ldy, void *room);
 
