@@ -98,7 +98,8 @@ FORGE_W4A16_API void forge_w4a16_release(struct forge_w4a16 *w); /* or NULL */
 FORGE_W4A16_API size_t forge_w4a16_memory(const struct forge_w4a16 *w);
 
 /* y[rows, O] = x[rows, I] Wᵀ.  y must not overlap x.  -75: no memory; -78: an
- * unknown type, or more than FORGE_W4A16_FEW rows of f16 or f32 without
+ * unknown type, a negative number of rows, several rows less than I (of x) or O (of y)
+ * elements apart, or more than FORGE_W4A16_FEW rows of f16 or f32 without
  * OpenBLAS. */
 FORGE_W4A16_API int forge_w4a16_multiply(const struct forge_w4a16 *w,
                                          const struct forge_w4a16_rows *x,
@@ -107,7 +108,8 @@ FORGE_W4A16_API int forge_w4a16_multiply(const struct forge_w4a16 *w,
                                          char *why, size_t why_size);
 /* The same for experts of one shape, in one call: rows first[e]..first[e+1]-1
  * of x and y belong to w[e], e < experts, which may be NULL if it has no rows.
- * first [experts + 1].  -78 also: ranges out of order, shapes that differ. */
+ * first [experts + 1].  -78 also: a negative number of experts, ranges that are
+ * negative or out of order, shapes that differ. */
 FORGE_W4A16_API int forge_w4a16_grouped(const struct forge_w4a16 *const *w,
                                         const int64_t *first, int64_t experts,
                                         const struct forge_w4a16_rows *x,
@@ -115,7 +117,8 @@ FORGE_W4A16_API int forge_w4a16_grouped(const struct forge_w4a16 *const *w,
                                         char *why, size_t why_size);
 /* y[i] = x W[i]ᵀ of n linears with the same inputs, such as q, k and v: as n calls
  * of forge_w4a16_multiply(), to the bit, but x is prepared once, and small linears
- * keep all threads busy together.  -78 also: inputs that differ in number. */
+ * keep all threads busy together.  -78 also: a negative n, inputs that differ in
+ * number. */
 FORGE_W4A16_API int forge_w4a16_several(const struct forge_w4a16 *const *w,
                                         int64_t n,
                                         const struct forge_w4a16_rows *x,

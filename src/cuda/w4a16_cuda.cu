@@ -389,9 +389,11 @@ static int by_blas(const struct call *a, const struct cuda_w4 *const *w,
 static int check(struct call *a, const struct cuda_w4 *const *w,
                  const int64_t *first, int64_t experts, struct err *e)
 {
-    if (a->x.type < FORGE_W4A16_F32 || a->x.type > FORGE_W4A16_BF16 ||
-        a->y.type < FORGE_W4A16_F32 || a->y.type > FORGE_W4A16_BF16)
-        return err_set(e, E_CONFIG, "%s: no such type of x or y", what);
+    if (experts < 0)
+        return err_set(e, E_CONFIG, "%s: no such number of linears", what);
+    if (w4_rows_check(&a->x, "x", 0, 0, e) < 0 ||
+        w4_rows_check(&a->y, "y", 0, 0, e) < 0)
+        return e->code;
     for (int64_t i = 0; i < experts; i++) {
         int64_t rows = w4_expert_rows(first + i, w[i], e);
 
@@ -405,6 +407,9 @@ static int check(struct call *a, const struct cuda_w4 *const *w,
             w[i]->depth != a->w->depth || w[i]->groups != a->w->groups ||
             w[i]->halves != a->w->halves)
             return err_set(e, E_CONFIG, "%s: experts differ in shape", what);
+        if (w4_rows_check(&a->x, "x", first[i + 1], a->w->inputs, e) < 0 ||
+            w4_rows_check(&a->y, "y", first[i + 1], a->w->outputs, e) < 0)
+            return e->code;
         a->experts++;
         a->split |= w[i]->scale_type != a->x.type;
         a->long_scales |= w[i]->scale_type == FORGE_W4A16_F32;

@@ -166,14 +166,6 @@ static int cut(const struct job *j, struct item *x, int64_t *total,
     return x->sums ? 0 : e->code;
 }
 
-static int check(const struct forge_w4a16_rows *r, const char *name,
-                 struct err *e)
-{
-    if (r->type < FORGE_W4A16_F32 || r->type > FORGE_W4A16_BF16)
-        return err_set(e, E_CONFIG, "%s: no such type of %s", what, name);
-    return 0;
-}
-
 /* Add an item: rows first.. of x and y, times w. */
 static int add_item(struct job *j, const struct forge_w4a16 *w,
                     const struct forge_w4a16_rows *x,
@@ -182,7 +174,8 @@ static int add_item(struct job *j, const struct forge_w4a16 *w,
 {
     struct item *to = j->item + j->items;
 
-    if (check(y, "y", e) < 0)
+    if (w4_rows_check(x, "x", first + rows, w->cols, e) < 0 ||
+        w4_rows_check(y, "y", first + rows, w->rows, e) < 0)
         return e->code;
     *to = (struct item){ .y = y, .row = first, .cols = w->rows };
     if (!(same_x && j->items && w4_x_share(&to->x, &j->item->x, w)) &&
@@ -222,7 +215,9 @@ static int begin(struct job *j, int64_t n, const struct forge_w4a16_rows *x,
                  struct err *e)
 {
     *j = (struct job){ .item = NULL };
-    if (check(x, "x", e) < 0)
+    if (n < 0)
+        return err_set(e, E_CONFIG, "%s: no such number of linears", what);
+    if (w4_rows_check(x, "x", 0, 0, e) < 0)
         return e->code;
     j->item = mem_zero((size_t)n, sizeof(*j->item), what, e);
     return j->item ? 0 : e->code;
@@ -271,6 +266,8 @@ int w4_several(const struct forge_w4a16 *const *w, int64_t n,
     struct job j;
     int rc = begin(&j, n, x, e);
 
+    if (rc == 0 && rows < 0)
+        rc = err_set(e, E_CONFIG, "%s: no such number of rows", what);
     for (int64_t i = 0; i < n && rows && rc == 0; i++)
         rc = w[i]->cols != w[0]->cols ?
                  err_set(e, E_CONFIG, "%s: linears differ in inputs", what) :

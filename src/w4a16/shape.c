@@ -60,15 +60,25 @@ int w4_order_check(struct w4_order *o, struct err *e)
     return 0;
 }
 
+static const char product[] = "4-bit product";
+
 int64_t w4_expert_rows(const int64_t *first, bool there, struct err *e)
 {
-    int64_t rows = first[1] - first[0];
+    if (first[0] < 0 || first[1] < first[0])
+        return err_set(e, E_CONFIG, "%s: rows out of order", product);
+    if (first[1] > first[0] && !there)
+        return err_set(e, E_CONFIG, "%s: rows of no expert", product);
+    return first[1] - first[0];
+}
 
-    if (rows < 0)
-        return err_set(e, E_CONFIG, "4-bit product: rows out of order");
-    if (rows && !there)
-        return err_set(e, E_CONFIG, "4-bit product: rows of no expert");
-    return rows;
+int w4_rows_check(const struct forge_w4a16_rows *r, const char *name,
+                  int64_t end, int64_t cols, struct err *e)
+{
+    if (r->type < FORGE_W4A16_F32 || r->type > FORGE_W4A16_BF16)
+        return err_set(e, E_CONFIG, "%s: no such type of %s", product, name);
+    if (end > 1 && r->ld < cols)
+        return err_set(e, E_CONFIG, "%s: rows of %s overlap", product, name);
+    return 0;
 }
 
 int w4_sort(const struct w4_order *o, int64_t unit, int64_t *first,

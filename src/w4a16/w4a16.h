@@ -125,10 +125,14 @@ MUST_CHECK int w4_sort(const struct w4_order *o, int64_t unit, int64_t *first,
 
 /* ---- a product ---- */
 
-/* Number of rows of an expert, first[0]..first[1]-1.  E_CONFIG: out of order, or
- * rows of an expert that is not there. */
+/* Number of rows of an expert, first[0]..first[1]-1.  E_CONFIG: negative or out of
+ * order, or rows of an expert that is not there. */
 MUST_CHECK int64_t w4_expert_rows(const int64_t *first, bool there,
                                   struct err *e);
+/* E_CONFIG: rows 0..end-1 of r, of `cols` elements, have no such type, or overlap.
+ * name: "x" or "y". */
+MUST_CHECK int w4_rows_check(const struct forge_w4a16_rows *r, const char *name,
+                             int64_t end, int64_t cols, struct err *e);
 
 /* Rows of x in the form that the kernels read. */
 struct w4_x {

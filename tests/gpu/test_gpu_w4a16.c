@@ -466,7 +466,7 @@ static void test_refusals(void)
                            .group = 32,
                            .scales = FORGE_W4A16_F16 };
     int32_t beyond[64] = { [60] = 2 };
-    const int64_t first[3] = { 0, 2, 1 };
+    const int64_t first[3] = { 0, 2, 1 }, negative[2] = { -2, 1 };
     const struct forge_w4a16_cuda_linear *w[2];
     struct forge_w4a16_rows x = { (enum forge_w4a16_type)4, NULL, 64 };
     struct forge_w4a16_rows y = { FORGE_W4A16_F32, NULL, 24 };
@@ -476,11 +476,21 @@ static void test_refusals(void)
     w[0] = w[1] = prepare(&l, false);
     CHECK(w4.grouped(context, w, first, 1, &x, &y, why, sizeof(why)) ==
           E_CONFIG);
-    CHECK(strstr(why, "no such type of x or y"));
+    CHECK(strstr(why, "no such type of x"));
     x.type = FORGE_W4A16_F16;
     CHECK(w4.grouped(context, w, first, 2, &x, &y, why, sizeof(why)) ==
           E_CONFIG);
     CHECK(strstr(why, "out of order"));
+    CHECK(w4.grouped(context, w, negative, 1, &x, &y, why, sizeof(why)) ==
+          E_CONFIG);
+    CHECK(strstr(why, "out of order"));
+    CHECK(w4.grouped(context, w, first, -1, &x, &y, why, sizeof(why)) ==
+          E_CONFIG);
+    CHECK(strstr(why, "no such number of linears"));
+    y.ld = 23;
+    CHECK(w4.grouped(context, w, first, 1, &x, &y, why, sizeof(why)) ==
+          E_CONFIG);
+    CHECK(strstr(why, "rows of y overlap"));
     CHECK(w4.grouped(context, w, first, 0, &x, &y, why, sizeof(why)) == 0);
     from = stored(&l);
     from.g_idx = beyond;
