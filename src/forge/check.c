@@ -63,6 +63,7 @@ static int check_tokenizer(const struct request *r, struct err *e)
 int check_paths(struct request *r, struct err *e)
 {
     struct job *j = &r->j;
+    struct stat st;
     int rc = 0;
 
     if (find_model(&r->model, r->found, e) < 0)
@@ -84,6 +85,12 @@ int check_paths(struct request *r, struct err *e)
         (!*r->scratch || path_absolute(r->scratch, j->scratch, e)))
         return *r->scratch ? e->code :
                              err_set(e, E_USAGE, "--scratch: a path is empty");
+    if (r->scratch && !env_away() &&
+        (stat(j->scratch, &st) || !S_ISDIR(st.st_mode) ||
+         access(j->scratch, W_OK | X_OK)))
+        return err_set(e, E_CREATE,
+                       "--scratch: '%s' is no directory to write in",
+                       j->scratch);
     if (rc || check_out(r->out, j->out, j->model, e) < 0)
         return e->code;
     return check_work(r, e);
@@ -175,6 +182,11 @@ static int check_family(struct request *r, struct err *e)
                      "--effort best: %s has %s, whose gradients are not "
                      "supported: the default effort is",
                      c.family->model_type, lacks);
+    if (!rc && j->blend > 0 && !c.moe.n_experts)
+        rc = err_set(e, E_USAGE, "--blend: %s has no experts",
+                     c.family->model_type);
+    if (j->blend == NOT_GIVEN)
+        j->blend = 2;
     if (!rc && j->tune > 0 && lacks)
         rc = err_set(e, E_CONFIG,
                      "--tune: %s has %s, whose gradients are not supported",

@@ -306,7 +306,9 @@ static void take_error(struct follow *f, const char *line)
     if (f->failed && !(f->failed == E_TEMP && -code != E_TEMP))
         return;
     f->failed = (int)-code;
-    snprintf(f->reason, sizeof(f->reason), "%s", text + (*text == ' '));
+    text += *text == ' ';
+    snprintf(f->reason, sizeof(f->reason), "%s",
+             text + (strncmp(text, "forge: ", 7) ? 0 : 7));
 }
 
 static void take(struct follow *f, char *line, size_t len)

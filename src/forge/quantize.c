@@ -82,8 +82,9 @@ static void parse(struct request *r, int argc, char **argv)
           "end]",
           &r->work, 0, 0, false },
         { OPT_INT, 0, "jobs", "N",
-          "with --propagate original or --parts: steps at a time [1]", &j->jobs,
-          1, 1024, false },
+          "with --parts, --propagate original or --method rtn: steps at a "
+          "time [1]",
+          &j->jobs, 1, 1024, false },
         { OPT_INT, 0, "parts", "P",
           "run the tokens in P parts, and solve in P shares, as steps of their "
           "own, for several machines [1]",
@@ -168,6 +169,49 @@ static int settle_prune(struct request *r, struct err *e)
     return 0;
 }
 
+/* The options that are about tokens, which --method rtn has for pruning only. */
+static int settle_tokens(struct request *r, struct err *e)
+{
+    struct job *j = &r->j;
+    bool text = j->method == METHOD_GPTQ || (r->prune.keep && !r->prune.hitmap);
+    const char *alone = text                      ? NULL :
+                        r->text                   ? "--text" :
+                        j->sequences != NOT_GIVEN ? "--sequences" :
+                        j->seqlen != NOT_GIVEN    ? "--seqlen" :
+                                                    NULL;
+
+    if (j->method == METHOD_RTN && !alone)
+        alone = j->effort != NOT_GIVEN         ? "--effort" :
+                j->propagate != NOT_GIVEN      ? "--propagate" :
+                j->blend != NOT_GIVEN          ? "--blend" :
+                j->tune > 0                    ? "--tune" :
+                j->parts > 1                   ? "--parts" :
+                r->states_memory != UINT64_MAX ? "--states-memory" :
+                                                 NULL;
+    if (alone)
+        return err_set(e, E_USAGE, "%s: --method rtn has no tokens", alone);
+    if (j->sequences == NOT_GIVEN)
+        j->sequences = 128;
+    if (j->seqlen == NOT_GIVEN)
+        j->seqlen = 512;
+    if (j->effort == NOT_GIVEN)
+        j->effort = EFFORT_DEFAULT;
+    if (j->propagate == PROPAGATE_BOTH && j->effort == EFFORT_FAST)
+        return err_set(e, E_USAGE,
+                       "--propagate both is nothing for --effort fast");
+    if (j->propagate == NOT_GIVEN)
+        j->propagate =
+            j->effort == EFFORT_FAST ? PROPAGATE_QUANTIZED : PROPAGATE_BOTH;
+    if (j->tune_batch && j->tune <= 0 && !tune_open(j))
+        return err_set(e, E_USAGE, "--tune-batch wants --tune");
+    if (j->parts > j->sequences)
+        return err_set(e, E_USAGE, "--parts: %lld of %lld sequences",
+                       (long long)j->parts, (long long)j->sequences);
+    if (r->scratch && j->parts == 1)
+        return err_set(e, E_USAGE, "--scratch wants --parts");
+    return 0;
+}
+
 /* Check combinations of options, and set their defaults. */
 static int settle(struct request *r, struct err *e)
 {
@@ -191,19 +235,11 @@ static int settle(struct request *r, struct err *e)
         if (grid_rule_check(r->grids.item[i], e) < 0 ||
             globs_add(&j->grids, r->grids.item[i], e) < 0)
             return e->code;
-    if (j->tune > 0 && j->method == METHOD_RTN)
-        return err_set(e, E_USAGE, "--tune: --method rtn has no tokens");
-    if (j->tune_batch && j->tune <= 0 && !tune_open(j))
-        return err_set(e, E_USAGE, "--tune-batch wants --tune");
-    if (j->parts > 1 && j->method == METHOD_RTN)
-        return err_set(e, E_USAGE, "--parts: --method rtn has no tokens");
-    if (j->parts > j->sequences)
-        return err_set(e, E_USAGE, "--parts: %lld of %lld sequences",
-                       (long long)j->parts, (long long)j->sequences);
-    if (r->scratch && j->parts == 1)
-        return err_set(e, E_USAGE, "--scratch wants --parts");
-    if (env_number("FORGE_STEP_COST", STEP_COST_MAX, &j->step, e) < 0)
+    if (settle_tokens(r, e) < 0 ||
+        env_number("FORGE_STEP_COST", STEP_COST_MAX, &j->step, e) < 0)
         return e->code;
+    if (j->gpu_memory && !strcmp(j->device, "cpu"))
+        return err_set(e, E_USAGE, "--gpu-memory: --device cpu has none");
     j->symmetric = !r->asym;
     if (j->rest != NOT_GIVEN && j->layout != JOB_GGUF)
         return err_set(e, E_USAGE, "--rest is for --layout gguf");
@@ -211,12 +247,6 @@ static int settle(struct request *r, struct err *e)
         j->rest = GGUF_REST_STORED;
     if (!j->group) /* blocks of GGUF have a scale for 32 in any case */
         j->group = j->layout == JOB_GGUF ? 32 : 128;
-    if (j->propagate == PROPAGATE_BOTH && j->effort == EFFORT_FAST)
-        return err_set(e, E_USAGE,
-                       "--propagate both is nothing for --effort fast");
-    if (j->propagate == NOT_GIVEN)
-        j->propagate =
-            j->effort == EFFORT_FAST ? PROPAGATE_QUANTIZED : PROPAGATE_BOTH;
     if (settle_prune(r, e) < 0)
         return e->code;
     verbosity = r->quiet ? -1 : 0;
@@ -364,19 +394,19 @@ int command_quantize(int argc, char **argv, struct err *e)
     if (!r)
         return e->code;
     r->place.lock = -1;
-    r->j.sequences = 128;
-    r->j.seqlen = 512;
+    r->j.sequences = NOT_GIVEN;
+    r->j.seqlen = NOT_GIVEN;
     r->j.rest = NOT_GIVEN;
     r->prune.by = NOT_GIVEN;
     r->prune.mode = NOT_GIVEN;
-    r->j.blend = 2;
+    r->j.blend = NOT_GIVEN;
     r->j.tune = NOT_GIVEN;
     r->states_memory = UINT64_MAX;
     r->j.jobs = 1;
     r->j.parts = 1;
     r->j.step = STEP_COST_AUTO;
     r->j.away = env_away();
-    r->j.effort = EFFORT_DEFAULT;
+    r->j.effort = NOT_GIVEN;
     r->j.propagate = NOT_GIVEN;
     rc = job_command(&r->j, "quantize", argc, argv, e); /* in its order */
     if (!rc) {

@@ -224,7 +224,7 @@ same_tensors() { # OUT OUT
     [ "$(<err)" = "forge: warning: --tune 50: hardly a code will change; with 256 inputs it takes some 103 steps" ]
     run --separate-stderr forge-tune --progress never --steps 50 --rate 1e-3 --batch 1 --tokens t.fts -o tuned llama c.fts
     [[ "${stderr_lines[0]}" == "forge-tune: warning: the numbers behind codes move by 0.0"* ]]
-    fails 64 "--tune" forge quantize --tune 1 --method rtn --text t.fts "$model" out
+    fails 64 "--tune" forge quantize --tune 1 --method rtn "$model" out
     fails 64 "--tune-batch" forge quantize --tune 1 --tune-batch 0 --text t.fts "$model" out
     python3 -c 'import numpy as np; np.save("t.npy", np.zeros((2, 8), int))'
     fails 78 "--tune: qwen3_next has linear attention" forge quantize --tune 1 --text t.npy qwen3_next out

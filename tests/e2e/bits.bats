@@ -101,6 +101,7 @@ taken() { # DIRECTORY
     no 78 "a checkpoint in layout awq has one grid" --bits 5 --layout awq
     no 78 "between Q4_0 and Q8_0" --bits 5 --layout gguf --asym
     no 64 "--grid says the grids" --bits 5 --grid '*=8bit'
-    no 64 "no text to measure costs on" --bits 5 --method rtn
+    refused 64 forge quantize "$model" out --bits 5 --method rtn
+    [[ $stderr == *"--method rtn has no text to measure costs on" ]]
     no 64 "--bits" --bits 1
 }

@@ -92,7 +92,7 @@ PYTHON
         python3 "$tree/tests/reference/moe.py" make $kind plain m
         way=("${small[@]}" --sequences 16 --group 32 --modules '*')
         figures() { forge eval m "$1" --json --quiet --text "$text" --sequences 8 --seqlen 64 >"$1.json"; }
-        forge quantize m nearest --method rtn "${way[@]:4}"
+        forge quantize m nearest "${nearest[@]}" --group 32 --modules '*'
         figures nearest
         for how in "--effort fast" "--effort default" "--effort best" "--propagate original --jobs 2"; do
             # shellcheck disable=SC2086

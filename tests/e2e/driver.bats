@@ -93,6 +93,16 @@ setup() {
         # shellcheck disable=SC2086
         without "--tune-batch wants --tune" --tune-batch 4 $how
     done
+    without "--blend: llama has no experts" --blend 4
+    without "--gpu-memory: --device cpu has none" --gpu-memory 1G --device cpu
+    # blending nothing is what is done in any case
+    forge quantize "$model" out --text "$text" --blend 0 --rate 1 --dry-run
+    for how in "--text nosuch" "--sequences 5" "--seqlen 64" "--effort best" "--propagate original" "--blend 4" \
+        "--tune 2" "--parts 2" "--states-memory 1G"; do
+        # shellcheck disable=SC2086
+        refused 64 forge quantize "$model" out --method rtn $how
+        [ "$stderr" = "forge: ${how% *}: --method rtn has no tokens" ]
+    done
     # this effort may tune by itself
     forge quantize "$model" out --text "$text" --tune-batch 4 --effort best --rate 1 --dry-run
 }

@@ -10,6 +10,9 @@ text=$tree/examples/calib.jsonl
 # Little data: what is tested is the way, not the quality.
 # shellcheck disable=SC2034
 small=(--text "$text" --sequences 4 --seqlen 64 --quiet)
+# Without any, to the nearest.
+# shellcheck disable=SC2034
+nearest=(--method rtn --quiet)
 
 same() { # DIRECTORY DIRECTORY: the same files with the same bytes
     diff -r "$1" "$2"

@@ -49,7 +49,7 @@ ggufs() {
     forge status work | grep -q "layout gguf.*complete"
     forge report work --text "$text" --sequences 1 --seqlen 32 -q -o page.html
     grep -q "two-q8.gguf" page.html
-    forge quantize "$model" ct "${small[@]}" --method rtn --work work
+    forge quantize "$model" ct "${nearest[@]}" --work work
     [ "$(forge gc --settings work)" != "0 removed" ]
     [ -z "$(find work -name 'packed-*')" ]
 }
@@ -93,7 +93,7 @@ ggufs() {
     forge quantize "$model" x.gguf --text "$text" --layout gguf --asym -n --rate 100 >plan
     grep -q "group 32, asymmetric, layout gguf" plan
     [ "$(ls)" = plan ]
-    forge quantize "$model" x.gguf "${small[@]}" --layout gguf --asym --method rtn
+    forge quantize "$model" x.gguf "${nearest[@]}" --layout gguf --asym
     python3 - "$(stat -c %s x.gguf)" "$(sed -n 's/^output.*about \([0-9.]*\) MiB$/\1/p' plan)" <<'P'
 import sys
 real, said = float(sys.argv[1]), float(sys.argv[2]) * 2 ** 20

@@ -15,11 +15,12 @@ setup() {
     cd "$BATS_FILE_TMPDIR" || return 1
 }
 
+data=(--text text.jsonl --sequences 4 --seqlen 64)
+
 base() { # OUT OPTION...
     local out=$1
     shift
-    forge quantize model "$out" --text text.jsonl --sequences 4 --seqlen 64 \
-        --quiet "$@"
+    forge quantize model "$out" "${data[@]}" --quiet "$@"
 }
 
 # Which stages a run adds to the work directory, and that its result is that
@@ -57,7 +58,10 @@ adds() { # STAGES OPTION...
 }
 @test "more data: tokens" { adds "calib solve tokens" --sequences 5; }
 @test "longer sequences: tokens" { adds "calib solve tokens" --seqlen 65; }
-@test "no data: solving" { adds "calib solve tokens" --method rtn; }
+@test "no data: solving" {
+    data=()
+    adds "calib solve tokens" --method rtn
+}
 @test "threads, jobs, progress, shards: nothing" {
     adds "" --threads 1 --jobs 2 --progress never --shard-size 1MB
 }

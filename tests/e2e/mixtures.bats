@@ -34,7 +34,7 @@ setup() {
 # model where it is bf16, in the layout that it does this for.
 @test "compressed-tensors has scales in the type of the mixture" {
     scales() { # TYPE LAYOUT
-        forge quantize m $2 "${small[@]}" --group 32 --method rtn --layout $2
+        forge quantize m $2 "${nearest[@]}" --group 32 --layout $2
         [ "$(forge-ls $2 | awk '$2 ~ /scales?$/ { print $3 }' | sort -u)" = "$1" ]
         forge-shard -q --from m --verify $2
         rm -r $2

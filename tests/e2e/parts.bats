@@ -285,9 +285,17 @@ SH
     refused 64 forge quantize "$model" out --method rtn --parts 2
     refused 64 forge quantize "$model" out "${small[@]}" --scratch .
     refused 64 forge quantize "$model" out "${small[@]}" --parts 0
-    run -73 --separate-stderr forge quantize "$model" out "${small[@]}" --parts 2 --jobs 2 --scratch "$PWD/none" --work w
-    [ "${#stderr_lines[@]}" -eq 1 ]
-    [[ $stderr == *"--scratch: '$PWD/none/forge-"*"' cannot be created: No such file or directory" ]]
+    touch file
+    for dir in none file; do
+        for jobs in 1 2; do
+            refused 73 forge quantize "$model" out "${small[@]}" --parts 2 --jobs $jobs --scratch $dir
+            [ "$stderr" = "forge: --scratch: '$PWD/$dir' is no directory to write in" ]
+            [ ! -e out.work ]
+        done
+    done
+    # only a step knows the machine that it is on
+    FORGE_RETRIES=0 refused 73 forge quantize "$model" out "${small[@]}" --parts 2 --jobs 2 --scratch none --work w
+    [[ $stderr == "forge: --scratch: '$PWD/none/forge-"*"' cannot be created: No such file or directory" ]]
     forge quantize "$model" out "${small[@]}" --parts 2 --dry-run >plan
     grep -x 'parts  *2, one after the other in one pipe (--jobs 1)' plan
     forge quantize "$model" out "${small[@]}" --parts 2 --jobs 2 --dry-run >plan
