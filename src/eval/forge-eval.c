@@ -45,8 +45,9 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_CHOICE, 0, "dtype", "f32|bf16", "type to compute in [f32]",
           &s->dtype, 0, 0, false },
         GPU_OPTIONS(&s->device),
-        { OPT_STR, 0, "tmp", "DIR", "directory for temporary files [/tmp]",
-          &s->tmp, 0, 0, true },
+        { OPT_STR, 0, "tmp", "DIR",
+          "directory for temporary files [$TMPDIR or /tmp]", &s->tmp, 0, 0,
+          true },
         { OPT_STR, 0, "expect-key", "KEY",
           "refuse an input with another settings key", &s->tool.expect_key, 0,
           0, true },
@@ -182,7 +183,7 @@ static bool too_far(const struct settings *s, const struct score_result *r)
 
 int main(int argc, char **argv)
 {
-    struct settings s = { .dtype = DTYPE_F32, .tmp = "/tmp" };
+    struct settings s = { .dtype = DTYPE_F32 };
     struct corpus c;
     struct report *report;
     struct eval *v = NULL;
@@ -194,7 +195,7 @@ int main(int argc, char **argv)
         .original = s.subject.original,
         .other = s.subject.other,
         .dtype = s.dtype == DTYPE_BF16 ? DT_BF16 : DT_F32,
-        .tmp = s.tmp,
+        .tmp = s.tmp ? s.tmp : tool_temporary_dir(&s.tool),
         .by_layer = s.by_layer,
     };
     if (device_open(&s.device, &forward_plugin, &e) < 0 ||

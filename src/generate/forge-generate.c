@@ -131,7 +131,7 @@ static int open_completer(struct completer *p, const struct settings *s,
     set_sampler(s, p);
     if (device_open(&s->device, &forward_plugin, e) < 0)
         return e->code;
-    return generator_open(&p->generator, s->model,
+    return generator_open(&p->generator, s->model, tool_temporary_dir(&s->tool),
                           s->dtype == DTYPE_F32 ? DT_F32 : DT_BF16,
                           s->tool.progress, e);
 }
@@ -208,8 +208,9 @@ static void write_sequences(const struct settings *s)
         die_err(&e);
     if (generate_settings_read(&settings, s->model, &e) < 0 ||
         device_open(&s->device, &forward_plugin, &e) < 0 ||
-        generator_open(&o.g, s->model, s->dtype == DTYPE_F32 ? DT_F32 : DT_BF16,
-                       PROGRESS_NEVER, &e) < 0)
+        generator_open(&o.g, s->model, tool_temporary_dir(&s->tool),
+                       s->dtype == DTYPE_F32 ? DT_F32 : DT_BF16, PROGRESS_NEVER,
+                       &e) < 0)
         tool_fail(out, &e);
     progress_start(&progress, s->tool.progress, "sequences",
                    (uint64_t)s->sequences);

@@ -13,6 +13,7 @@ enum { CHUNK = GENERATE_TOGETHER }; /* tokens of a prompt that run together */
 
 struct generator {
     struct model *m;
+    const char *tmp;            /* directory of temporary files */
     struct layer **layer;       /* [layers] */
     struct mixture *mixture;    /* [layers], zero for dense layers */
     struct experts_kept **kept; /* [layers] experts in memory; NULL for dense
@@ -52,7 +53,7 @@ static int reserve_rows(struct generator *g, int64_t rows, struct err *e)
         if (!g->kept[i])
             continue;
         mixture_close(&g->mixture[i]);
-        if (mixture_open(&g->mixture[i], g->m, i, rows, rows, "/tmp", e) < 0)
+        if (mixture_open(&g->mixture[i], g->m, i, rows, rows, g->tmp, e) < 0)
             return e->code;
         g->mixture[i].kept = g->kept[i];
     }
@@ -92,13 +93,15 @@ static int load(struct generator *g, int progress, struct err *e)
 }
 
 static int open_on(struct generator **out, bool device, const char *dir,
-                   enum dtype dtype, int progress, struct err *e)
+                   const char *tmp, enum dtype dtype, int progress,
+                   struct err *e)
 {
     struct generator *g = mem_zero(1, sizeof(*g), "generator", e);
 
     *out = NULL;
     if (!g)
         return e->code;
+    g->tmp = tmp;
     if (model_open(&g->m, dir, dtype, e) < 0 ||
         (device && model_use_device(g->m, 0, e) < 0) ||
         load(g, progress, e) < 0) {
@@ -109,14 +112,14 @@ static int open_on(struct generator **out, bool device, const char *dir,
     return 0;
 }
 
-int generator_open(struct generator **g, const char *dir, enum dtype dtype,
-                   int progress, struct err *e)
+int generator_open(struct generator **g, const char *dir, const char *tmp,
+                   enum dtype dtype, int progress, struct err *e)
 {
-    int rc = open_on(g, true, dir, dtype, progress, e);
+    int rc = open_on(g, true, dir, tmp, dtype, progress, e);
 
     /* the model, or what is left of the device's memory, turns out too small */
     return rc < 0 && device_gpu() && device_declined(&rc, e) ?
-               open_on(g, false, dir, dtype, progress, e) :
+               open_on(g, false, dir, tmp, dtype, progress, e) :
                rc;
 }
 

@@ -12,10 +12,11 @@ enum { GENERATE_TOGETHER = 512, GENERATE_MOST = 8 * GENERATE_TOGETHER };
 /* Load the model in DIR with all its layers, which stay in memory, those of a
  * 4-bit checkpoint in 4 bits, on the device that device_open() opened, if it has
  * the memory.  dtype: of the computation, as model_open().
- * progress: an enum progress_mode; a unit is a layer.  Errors as model_open()
- * and model_load_layer(). */
+ * tmp: a directory for temporary files, kept as a pointer.  progress: an enum
+ * progress_mode; a unit is a layer.  Errors as model_open() and model_load_layer(). */
 MUST_CHECK int generator_open(struct generator **g, const char *dir,
-                              enum dtype dtype, int progress, struct err *e);
+                              const char *tmp, enum dtype dtype, int progress,
+                              struct err *e);
 void generator_close(struct generator *g); /* NULL is allowed */
 /* The model's configuration, valid until generator_close(). */
 const struct model_config *generator_config(const struct generator *g);

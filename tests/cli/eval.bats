@@ -192,6 +192,9 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024)' "$@"
 @test "a temporary directory that takes no file is exit 73, a full output 74" {
     run -73 --separate-stderr forge-eval --tmp /nonexistent "$M" "$M" "$T"
     [[ "$stderr" == "forge-eval: '/nonexistent': takes no temporary file: "* ]]
+    TMPDIR=/nowhere run -73 --separate-stderr forge-eval "$M" "$M" "$T"
+    [[ "$stderr" == "forge-eval: '/nowhere': takes no temporary file: "* ]]
+    TMPDIR=/nowhere forge-eval -q --tmp . "$M" "$M" "$T"
     [ -e /dev/full ] || skip "no /dev/full"
     # shellcheck disable=SC2016
     for o in -q --json; do
