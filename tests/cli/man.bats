@@ -245,6 +245,23 @@ help_of() { # PROGRAM
     done
 }
 
+@test "forge(1) has every command in its synopsis, and says which have no --progress" {
+    sed -n '/^\.Sh SYNOPSIS/,/^\.Sh DESC/p' "$MAN/forge.1" >synopsis
+    for command in $(forge --help | sed -n 's/^  forge \([a-z]*\).*/\1/p') stage; do
+        grep -qx "\.Cm $command" synopsis || { echo "no $command"; return 1; }
+        grep -q "^\.Ss forge $command" "$MAN/forge.1" || { echo "no section: $command"; return 1; }
+        forge $command --help >help
+        said=yes
+        ! grep -q "^\.Ss Options of all commands but .*\b$command\b" "$MAN/forge.1" || said=no
+        has=no
+        ! grep -q -- --progress help || has=yes
+        [ "$has" = "$said" ] || { echo "$command: --progress: $has, the page: $said"; return 1; }
+    done
+    grep -q -- --max-ppl-ratio <(sed 's/Fl -/--/' synopsis)
+    [ "$(forge stage --help | head -n 1)" = "usage: forge stage NAME [LAYER | STOP NUMBER] | stage plan" ]
+    grep -qx '\.Op Ar layer | stop number' synopsis
+}
+
 @test "the pages that a page points to exist" {
     for page in "$MAN"/*.[1-8]; do
         sed -nE 's/^\.Xr (4bit-forge|forge[a-z-]*) ([1-8]).*/\1.\2/p' "$page" |
