@@ -12,6 +12,7 @@
 #include "forge/command.h"
 #include "forge/job.h"
 #include "forge/stops.h"
+#include "shard/outdir.h"
 #include "work/place.h"
 #include "work/records.h"
 
@@ -449,6 +450,20 @@ static bool remove_empty(const char *work)
     return !stat(out, &st) && !rmdir(work);
 }
 
+/* Remove what a killed run has left beside OUT; returns the number. */
+static int64_t collect_out(const struct place *p)
+{
+    struct job j;
+    struct err e;
+    int64_t n;
+
+    if (job_read(&j, p->dir, &e) < 0)
+        return 0;
+    n = outdir_collect(j.out);
+    job_release(&j);
+    return n;
+}
+
 /* *n: the number of files or directories removed. */
 static int collect(const char *work, bool settings, int64_t *n, struct err *e)
 {
@@ -460,6 +475,8 @@ static int collect(const char *work, bool settings, int64_t *n, struct err *e)
     if (place_visit(&p, work, &running, e) < 0)
         return remove_empty(work) ? 0 : e->code;
     *n = place_collect(&p, !running);
+    if (!running)
+        *n += collect_out(&p);
     if (settings)
         more = running ?
                    err_set(e, E_TEMP, "'%s': another forge works there", work) :

@@ -526,6 +526,24 @@ PYTHON
     [ -e "work/.status.tmp.$HOSTNAME.$$.AbCdEf" ]
 }
 
+@test "gc removes the unfinished OUT that a killed run left, and no other" {
+    forge quantize "$model" out "${nearest[@]}" --work work
+    rm -r out
+    mkdir out.tmp.999999999.{AbCdEf,making,others,AbCdEfg} other.tmp.999999999.AbCdEf
+    touch out.tmp.999999999.{AbCdEf,making,AbCdEfg}/.forge-unfinished other.tmp.999999999.AbCdEf/.forge-unfinished \
+        out.tmp.999999999.others/file
+    exec 7<out.tmp.999999999.making
+    flock 7
+    exec 8>work/lock
+    flock 8
+    run -0 forge gc work 7>&- 8>&-
+    [ "$output" = "0 removed" ]
+    exec 8>&-
+    run -0 forge gc work 7>&-
+    [ "$output" = "1 removed" ]
+    [ "$(echo *.tmp.*)" = "other.tmp.999999999.AbCdEf out.tmp.999999999.AbCdEfg out.tmp.999999999.making out.tmp.999999999.others" ]
+}
+
 @test "two runs do not share a work directory" {
     forge quantize "$model" other "${small[@]}" --work work
     exec 7>work/lock
