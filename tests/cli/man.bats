@@ -262,6 +262,18 @@ help_of() { # PROGRAM
     grep -qx '\.Op Ar layer | stop number' synopsis
 }
 
+@test "scripts print their own usage, and do nothing else" {
+    for script in setup demo test; do
+        for option in -h --help; do
+            run -0 timeout 5 sh "$BATS_TEST_DIRNAME/../../scripts/$script" $option
+            [[ ${lines[0]} == "Install "* ]]
+            [[ $output == *"  scripts/$script"* ]]
+            [ "${#lines[@]}" -lt 14 ]
+            [[ $output != *CRB* && $output != *pins* ]]
+        done
+    done
+}
+
 @test "the pages that a page points to exist" {
     for page in "$MAN"/*.[1-8]; do
         sed -nE 's/^\.Xr (4bit-forge|forge[a-z-]*) ([1-8]).*/\1.\2/p' "$page" |
