@@ -169,18 +169,14 @@ static int settle_prune(struct request *r, struct err *e)
     return 0;
 }
 
-/* The options that are about tokens, which --method rtn has for pruning only. */
+/* The options that are about tokens.  --method rtn takes those that say which tokens, as
+ * a script gives them to every method, and refuses what is done with them. */
 static int settle_tokens(struct request *r, struct err *e)
 {
     struct job *j = &r->j;
-    bool text = j->method == METHOD_GPTQ || (r->prune.keep && !r->prune.hitmap);
-    const char *alone = text                      ? NULL :
-                        r->text                   ? "--text" :
-                        j->sequences != NOT_GIVEN ? "--sequences" :
-                        j->seqlen != NOT_GIVEN    ? "--seqlen" :
-                                                    NULL;
+    const char *alone = NULL;
 
-    if (j->method == METHOD_RTN && !alone)
+    if (j->method == METHOD_RTN)
         alone = j->effort != NOT_GIVEN         ? "--effort" :
                 j->propagate != NOT_GIVEN      ? "--propagate" :
                 j->blend != NOT_GIVEN          ? "--blend" :

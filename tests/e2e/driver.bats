@@ -97,7 +97,8 @@ setup() {
     without "--gpu-memory: --device cpu has none" --gpu-memory 1G --device cpu
     # blending nothing is what is done in any case
     forge quantize "$model" out --text "$text" --blend 0 --rate 1 --dry-run
-    for how in "--text nosuch" "--sequences 5" "--seqlen 64" "--effort best" "--propagate original" "--blend 4" \
+    forge quantize "$model" out "${small[@]}" --method rtn --dry-run
+    for how in "--effort best" "--propagate original" "--blend 4" \
         "--tune 2" "--parts 2" "--states-memory 1G"; do
         # shellcheck disable=SC2086
         refused 64 forge quantize "$model" out --method rtn $how
