@@ -257,7 +257,7 @@ help_of() { # PROGRAM
         ! grep -q -- --progress help || has=yes
         [ "$has" = "$said" ] || { echo "$command: --progress: $has, the page: $said"; return 1; }
     done
-    grep -q -- --max-ppl-ratio <(sed 's/Fl -/--/' synopsis)
+    grep -q -- '^\.Op Fl -max-ppl-ratio' synopsis
     [ "$(forge stage --help | head -n 1)" = "usage: forge stage NAME [LAYER | STOP NUMBER] | stage plan" ]
     grep -qx '\.Op Ar layer | stop number' synopsis
 }
