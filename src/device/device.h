@@ -88,7 +88,8 @@ struct device_table {
       true },                                                                  \
     {                                                                          \
         OPT_SIZE, 0, "gpu-memory", "SIZE",                                     \
-            "GPU memory to hold at most, e.g. 8G [all that is free]",          \
+            "GPU memory to hold at most, e.g. 8G "                             \
+            "[all that is free; tools that run a model: half]",                \
             &(dst)->memory, 0, 0, true                                         \
     }
 /* The same, and one more, for a tool whose output depends on the device. */

@@ -97,7 +97,8 @@ static void parse(struct request *r, int argc, char **argv)
           "where to compute; auto: a GPU if there is one [auto]", &device, 0, 0,
           false },
         { OPT_SIZE, 0, "gpu-memory", "SIZE",
-          "GPU memory that each tool may hold, e.g. 8G [all that is free]",
+          "GPU memory that each tool may hold, e.g. 8G [all that is free; "
+          "tools that run the model: half]",
           &j->gpu_memory, 0, 0, false },
         { OPT_SIZE, 0, "states-memory", "SIZE",
           "memory for states of all tokens, which are in files where they take "

@@ -210,6 +210,16 @@ P
     done
 }
 
+@test "--help and the pages agree about --gpu-memory" {
+    for tool in forge-calib forge-gradient forge-tune forge-eval forge-generate forge-device; do
+        grep -A8 'It Fl -gpu-memory' "$MAN/$tool.1" | grep -qi 'by default half of what is free'
+    done
+    for tool in forge-hessian forge-grid forge-solve forge-pack; do
+        grep -A1 'It Fl -gpu-memory' "$MAN/$tool.1" | grep -q 'by default all that is free'
+        "$tool" --help | tr -s ' \n' ' ' | grep -qF '[all that is free; tools that run a model: half]'
+    done
+}
+
 @test "--help fits a terminal of 80 columns" {
     for tool in $(programs); do
         help_of "$tool" >help
