@@ -210,6 +210,19 @@ P
     done
 }
 
+@test "what can be copied is whole in the rendered page, 80 columns wide" {
+    for page in "$MAN"/*; do
+        mandoc -T utf8 -O width=78 "$page" | sed 's/.\x08//g; s/^ *//; s|/tmp/|tmp/|g; s/^\$ //' >rendered
+        examples "$page" | tr '\0' '\n' | sed 's/^ *//' >lines
+        [ "${page##*.}" != 5 ] || : >lines # a program
+        while IFS= read -r line; do
+            [ -z "$line" ] || grep -qxF -- "$line" rendered || { echo "${page##*/}: $line"; return 1; }
+        done <lines
+        # mdoc: arguments of .Fl are flags, quotes around arguments of macros are gone
+        run -1 grep -nE -- '--[a-z-]+ -[0-9]|\(see -[a-z]{2,}\)|\{[a-z]+:' rendered
+    done
+}
+
 @test "--help and the pages agree about --gpu-memory" {
     for tool in forge-calib forge-gradient forge-tune forge-eval forge-generate forge-device; do
         grep -A8 'It Fl -gpu-memory' "$MAN/$tool.1" | grep -qi 'by default half of what is free'
