@@ -10,12 +10,14 @@
  *
  * A row of y depends on its row of x, on W, on whether the call has more than
  * FORGE_W4A16_FEW rows, and on the CPU level; not on the number of threads or
- * on other rows.  Up to FORGE_W4A16_FEW rows: exact weights; x of bf16 and
- * f16 rounded to multiples of 2^-14, of f32 of 2^-22, of a power of two above all
- * inputs of a piece (exact for x of bf16 and f16 above 2^-7 and 2^-4 of it; y is
- * NaN if x is not finite), which is 128 inputs of compressed-tensors, and of AWQ
- * for x of 16 bits, else up to 32; sums of pieces in f32, equal to the bit at all
- * CPU levels.
+ * on other rows.
+ *
+ * Up to FORGE_W4A16_FEW rows: weights are exact; x is taken in pieces, whose sums
+ * are added in f32, equal to the bit at all CPU levels.  A piece is 128 inputs of
+ * compressed-tensors, and of AWQ if x is bf16 or f16, else up to 32 inputs.  With p
+ * a power of two above all inputs of a piece, x is rounded to multiples of 2^-14 p
+ * (bf16, f16) or 2^-22 p (f32): bf16 above 2^-7 p and f16 above 2^-4 p are exact.  y
+ * is NaN if x is not finite.
  * More rows: x of bf16 is multiplied with weights rounded to bf16, sums in
  * f32; x of f16 or f32 with f32 weights by OpenBLAS, which is opened then.
  *
