@@ -1,6 +1,8 @@
 /* forge-gguf - a checkpoint as one file for llama.cpp.  See forge-gguf(1). */
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "common/cli/tool.h"
@@ -45,6 +47,17 @@ static void parse(struct settings *s, int argc, char **argv)
     tool_apply(&s->tool);
 }
 
+/* End the process; a message that names neither `path` nor a file in it, names it first. */
+static NORETURN void fail(struct err *e, const char *path)
+{
+    char quoted[PATH_MAX + 1];
+
+    snprintf(quoted, sizeof(quoted), "'%s", path);
+    if (!strstr(e->msg, quoted))
+        err_prefix(e, "'%s'", path);
+    die_err(e);
+}
+
 /* Print a line on standard output for each difference. */
 static void say(const char *path, const char *what)
 {
@@ -59,10 +72,8 @@ static int verify(const struct settings *s)
     struct err e;
 
     progress_start(&progress, s->tool.progress, "tensors", 0);
-    if (gguf_verify(s->out, say, &progress, &v, &e)) {
-        err_prefix(&e, "'%s'", s->out);
-        die_err(&e);
-    }
+    if (gguf_verify(s->out, say, &progress, &v, &e))
+        fail(&e, s->out);
     if (flush_stdout(&e) < 0)
         die_err(&e);
     snprintf(text, sizeof(text), "%" PRIu64 " not as it was written", v.wrong);
@@ -84,10 +95,8 @@ int main(int argc, char **argv)
         return verify(&s);
     if (!s.check && access(s.out, F_OK) == 0)
         die(E_CREATE, "'%s': is there already", s.out);
-    if (gguf_plan(&plan, s.model, s.name, s.rest == GGUF_REST_Q8_0, &e)) {
-        err_prefix(&e, "'%s'", s.model);
-        die_err(&e);
-    }
+    if (gguf_plan(&plan, s.model, s.name, s.rest == GGUF_REST_Q8_0, &e))
+        fail(&e, s.model);
     progress_start(&progress, s.tool.progress, "tensors", plan.n);
     if (!s.check && gguf_write(&plan, s.out, &progress, &e))
         die_err(&e);

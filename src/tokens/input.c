@@ -62,7 +62,7 @@ int input_fill(struct input *s, size_t n, struct err *e)
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            return err_set(e, E_IO, "'%s': cannot read:", s->name);
+            return err_set(e, E_IO, "cannot read:");
         if (!got)
             s->ended = true;
         if (s->digest)

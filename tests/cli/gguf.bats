@@ -217,6 +217,12 @@ P
     refused 64 "want MODEL (try" --check sym x
     refused 64 "is none of" --rest q4_k sym x.gguf
     refused 66 "nowhere" nowhere x.gguf
+    [ "$stderr" = "forge-gguf: 'nowhere': cannot open: No such file or directory" ]
+    run -66 --separate-stderr forge-gguf --verify nowhere
+    [ "$stderr" = "forge-gguf: cannot open 'nowhere': No such file or directory" ]
+    mkfifo fifo
+    run -65 --separate-stderr forge-gguf --verify fifo
+    [ "$stderr" = "forge-gguf: 'fifo': not a regular file" ]
     touch x.gguf
     refused 73 "is there already" sym x.gguf
     refused 73 "" sym nowhere/x.gguf

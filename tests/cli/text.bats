@@ -368,7 +368,7 @@ broken() {
         [ "$output" = '{"text": "a"}' ]
         for words in 'M good >&-' 'M good >/dev/full' '--help >/dev/full'; do
             run -74 --separate-stderr bash -c "$tool $words"
-            [[ ${#stderr_lines[@]} -eq 1 && $stderr == "forge-text: "* ]]
+            [[ ${#stderr_lines[@]} -eq 1 && $stderr == "forge-text: cannot write '<stdout>': "* ]]
         done
     done
 }

@@ -23,6 +23,11 @@ refused() { # STATUS TEXT ARGUMENT...
     fails "$1" "$2" forge-tokens "${@:3}"
 }
 
+@test "a closed standard input is named once" {
+    run -74 --separate-stderr bash -c 'forge-tokens m --ids <&-'
+    [ "$stderr" = "forge-tokens: '<stdin>': cannot read: Bad file descriptor" ]
+}
+
 @test "ids of a whole text, with the special tokens of the file" {
     run -0 --separate-stderr forge-tokens m --ids <<<"the king"
     [[ $output == "0 "* ]] # <|begin_of_text|>
