@@ -105,6 +105,11 @@ static void parse(struct calib_options *s, int argc, char **argv)
                       "inputs of its linears.",
                       table);
 
+    /* steps of a run, which --until makes, make what --feedback does */
+    if (s->feedback || (s->until && strstr(stream_args, "--propagate=")))
+        opt_record("feedback=FIFO");
+    else if (s->codes.count && !s->until)
+        opt_record("codes=FILE");
     take_operands(s, argv + i, argc - i);
     tool_apply(&s->tool);
 }

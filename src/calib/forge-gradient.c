@@ -32,7 +32,7 @@ static void parse(struct settings *s, int argc, char **argv)
           &s->tokens, 0, INT_MAX, false },
         { OPT_STR, 0, "weights", "FILE",
           "also write weights of all tokens, N at a time: |g|^2 of each linear",
-          &s->weights, 0, 0, true },
+          &s->weights, 0, 0, OPT_FILE },
         { OPT_CHOICE, 0, "dtype", "bf16|f32",
           "type of the forward pass, and of the operands of products [bf16]",
           &s->dtype, 0, 0, false },

@@ -53,7 +53,7 @@ static void parse(struct settings *s, int argc, char **argv)
           0, false },
         { OPT_STR, 0, "expert-map", "FILE",
           "leave out experts by the map of forge-prune in FILE", &s->expert_map,
-          0, 0, true },
+          0, 0, OPT_FILE },
         { OPT_CHOICE, 0, "mode", EXPERT_MODES,
           "with --expert-map, routers: cut to the kept experts, or whole "
           "[prune]",

@@ -47,7 +47,7 @@ static int parse(struct settings *s, int argc, char **argv)
           &s->prior, 0, 0, true },
         { OPT_STR, 0, "weights", "FILE",
           "a stream of weights of tokens, for each input [all alike]",
-          &s->weights, 0, 0, true },
+          &s->weights, 0, 0, OPT_FILE },
         { OPT_FLAG, 0, "partial", NULL,
           "part of the tokens, to be merged: leave experts' activations as "
           "they are",
@@ -134,7 +134,10 @@ static int open_all(struct hessian_inputs *r, const struct settings *s,
          (rc = hessian_inputs_prior(r, (char **)s->prior.item, s->prior.count,
                                     s->tool.expect_key, e)) < 0))
         return rc;
-    return stream_create(&r->out, &out, e);
+    rc = stream_create(&r->out, &out, e);
+    return rc < 0 ?
+               rc :
+               stream_inherit(r->out, token_weights_head(r->params.weights), e);
 }
 
 int main(int argc, char **argv)

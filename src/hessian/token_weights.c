@@ -114,6 +114,11 @@ void token_weights_close(struct token_weights *w)
     free(w);
 }
 
+const char *token_weights_head(const struct token_weights *w)
+{
+    return w ? stream_head(w->in) : NULL;
+}
+
 /* The first part of a name, or the one behind all that are less. */
 static size_t first_of(const struct token_weights *w, const char *name)
 {

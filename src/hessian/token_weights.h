@@ -23,6 +23,8 @@ struct room;  /* hessian/hessian_entry.h */
 MUST_CHECK int token_weights_open(struct token_weights **w, const char *path,
                                   const char *key, struct err *e);
 void token_weights_close(struct token_weights *w); /* NULL is allowed */
+/* JSON of the file's HEAD, for stream_inherit(); w NULL: NULL. */
+const char *token_weights_head(const struct token_weights *w);
 /* Whether there are any for an input; w may be NULL. */
 bool token_weights_have(const struct token_weights *w, const char *name);
 /* *root = sqrt(w) of n tokens of a sequence of the input `name`, until the next call.

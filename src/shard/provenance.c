@@ -11,11 +11,12 @@
 /* The tool's position in a pipeline; unknown tools come last. */
 static size_t rank(const char *step)
 {
-    static const char *const order[] = { "forge-tokens",   "forge-calib",
-                                         "forge-gradient", "forge-hessian",
-                                         "forge-prune",    "forge-weights",
-                                         "forge-grid",     "forge-solve",
-                                         "forge-split",    "forge-pack" };
+    static const char *const order[] = {
+        "forge-tokens", "forge-generate", "forge-gradient", "forge-calib",
+        "forge-hooks",  "forge-hessian",  "forge-prune",    "forge-weights",
+        "forge-grid",   "forge-solve",    "forge-split",    "forge-tune",
+        "forge-pack"
+    };
     size_t n = strcspn(step, " "), i = 0;
 
     while (i < ARRAY_LEN(order) &&

@@ -28,7 +28,7 @@ static void parse(struct settings *s, int argc, char **argv)
     const struct opt table[] = {
         { OPT_LIST, 0, "tokens", "FILE",
           "sequences to tune on (forge-tokens); may be given several times",
-          &s->tokens, 0, 0, true },
+          &s->tokens, 0, 0, OPT_FILE },
         { OPT_INT, 0, "steps", "N", "steps [512]", &s->steps, 1, INT_MAX,
           false },
         { OPT_INT, 0, "batch", "N", "sequences of a step [16]", &s->batch, 1,
@@ -130,7 +130,7 @@ static int open_all(const struct settings *s, struct tune *t,
         return e->code;
     for (int i = 0; i < s->tokens.count; i++)
         if (tune_tokens_read(t->sequences, s->tokens.item[i],
-                             i ? NULL : s->tokens_key, t->m, e) < 0)
+                             i ? NULL : s->tokens_key, t->m, out, e) < 0)
             return e->code;
     if (t->rate <= 0)
         t->rate = tune_rate(model_config(t->m));

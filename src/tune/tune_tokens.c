@@ -32,7 +32,8 @@ static int append(struct tune_tokens *s, const struct frame *f,
 }
 
 int tune_tokens_read(struct tune_tokens *s, const char *path, const char *key,
-                     const struct model *m, struct err *e)
+                     const struct model *m, struct stream_writer *out,
+                     struct err *e)
 {
     struct stream_expect expect = { .key = key };
     struct stream_reader *in = NULL;
@@ -43,6 +44,8 @@ int tune_tokens_read(struct tune_tokens *s, const char *path, const char *key,
     while (rc >= 0 && (rc = stream_next(in, &f, e)) > 0)
         if (f.role == ROLE_TOKENS)
             rc = append(s, &f, m, e);
+    if (rc >= 0)
+        rc = stream_inherit(out, stream_head(in), e);
     stream_close(in);
     if (rc >= 0 && s->count == before)
         rc = err_set(e, E_DATA, "'%s' has no tokens", path);

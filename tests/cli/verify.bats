@@ -64,8 +64,9 @@ for f in glob.glob("out/*.safetensors"):
     b = open(f, "rb").read()
     m = json.loads(b[8:8 + struct.unpack("<Q", b[:8])[0]])["__metadata__"]
     recipe = m.pop("recipe").split("; ")
-    assert {"forge-tokens --sequences=4 --seqlen=64", "forge-calib", "forge-hessian", "forge-weights", "forge-grid",
-            "forge-solve"} == set(recipe[:-1]) and recipe[-1] == "forge-pack --layout=awq", recipe
+    assert {"forge-tokens --sequences=4 --seqlen=64", "forge-calib", "forge-hessian", "forge-weights",
+            "forge-grid --hessian=FILE", "forge-solve --hessian=FILE"} == set(recipe[:-1]), recipe
+    assert recipe[-1] == "forge-pack --layout=awq"
     assert m == {"format": "pt", "producer": m["producer"], "layout": "awq", "bits": "4",
                  "group_size": "128", "symmetric": "true", "scale_dtype": "F16",
                  "calibration_text_sha256": sys.argv[1]}, m

@@ -79,6 +79,33 @@ PYTHON
     done
 }
 
+@test "the card's recipe names all that had a part: who replays it gets the same tensors" {
+    forge quantize "$model" plain "${small[@]}"
+    grep -qx 'forge-gradient --tokens=[0-9]*' plain/README.md
+    grep -qx 'forge-solve .*--fisher=FILE' plain/README.md
+    grep -q '; forge-gradient --tokens=[0-9]*; .*--fisher=FILE' plain/model.safetensors
+    grep -qx 'forge-gradient --weights=FILE --tokens=[0-9]*' "$T/whole/README.md"
+    grep -qx 'forge-hessian .*--weights=FILE' "$T/whole/README.md"
+    step() { # TOOL [LINE [FILE]]: its arguments
+        sed -n "s/^$1 *//p" "$card" | sed -n "${2:-1}p" | sed "s/=FILE/=${3-}/; s/=FIFO/=back/"
+    }
+    export -f step
+    for was in plain "$T/whole"; do
+        card=$was/README.md
+        rm -rf back again
+        mkfifo back
+        # shellcheck disable=SC2016 # its own variables
+        card=$card timeout 60 bash -e -o pipefail -c '
+            forge-tokens $(step forge-tokens) "$1" "$2" >t
+            forge-gradient $(step forge-gradient 1 w) "$1" t | forge-hessian $(step forge-hessian) >f
+            forge-calib $(step forge-calib) "$1" t | forge-hessian $(step forge-hessian $ w) |
+                forge-weights $(step forge-weights) "$1" | forge-grid $(step forge-grid) |
+                forge-solve $(step forge-solve 1 f) | tee back | forge-pack $(step forge-pack) |
+                forge-shard --from "$1" --others again' - "$model" "$text"
+        cmp "$was/forge_checksums.json" again/forge_checksums.json
+    done
+}
+
 @test "--dry-run: weights up to 131072 tokens" {
     plan() { forge quantize "$model" out --text "$text" --dry-run --seqlen 512 "$@"; }
     plan --effort best --sequences 256 >with

@@ -238,16 +238,32 @@ static void store(const struct opt *o, const char *value)
     }
 }
 
+/* False: it does not fit. */
+static bool append_record(const char *name, const char *between,
+                          const char *quoted)
+{
+    size_t n = strlen(record) - 1; /* over the ']' */
+
+    return (size_t)snprintf(record + n, sizeof(record) - n, "%s\"--%s%s%s\"]",
+                            n > 1 ? "," : "", name, between,
+                            quoted) < sizeof(record) - n;
+}
+
+void opt_record(const char *option)
+{
+    if (!append_record(option, "", ""))
+        die(E_USAGE, "--%s: too many options", option);
+}
+
 /* Append an option to `record`, as a JSON string.  One that does not fit is a
  * usage error: an incomplete record would be wrong. */
 static void record_option(const struct opt *o, const char *value)
 {
-    size_t n = strlen(record) - 1; /* over the ']' */
-    const char *v = value ? value : "";
+    const char *v = o->local ? o->arg : value ? value : "";
     char quoted[1024];
     size_t k = 0;
 
-    if (o->local)
+    if (o->local && o->local != OPT_FILE)
         return;
     for (; *v && k < sizeof(quoted) - 8; v++) {
         if ((unsigned char)*v < 0x20)
@@ -259,9 +275,7 @@ static void record_option(const struct opt *o, const char *value)
         }
     }
     quoted[k] = 0;
-    if (*v || (size_t)snprintf(record + n, sizeof(record) - n,
-                               "%s\"--%s%s%s\"]", n > 1 ? "," : "", o->name,
-                               value ? "=" : "", quoted) >= sizeof(record) - n)
+    if (*v || !append_record(o->name, value ? "=" : "", quoted))
         die(E_USAGE, "--%s: value is too long", o->name);
 }
 

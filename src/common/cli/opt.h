@@ -17,6 +17,8 @@ enum opt_type {
     OPT_LIST    /* struct opt_list *: may be given several times */
 };
 
+enum { OPT_FILE = 2 }; /* of opt.local */
+
 /* Values of an OPT_LIST option, in the order given; pointers into argv. */
 struct opt_list {
     const char **item;
@@ -35,9 +37,10 @@ struct opt {
     void *dst;        /* where the value is stored, see enum opt_type */
     double min, max;  /* OPT_INT, OPT_FLOAT: range, inclusive; OPT_SIZE: 0 is a
                        * value where max is not 0 */
-    bool local;       /* the option does not change the output's content
-                      * (paths, threads, verbosity): not recorded in HEAD
-                      * frames */
+    int local;        /* true: the option does not change the output's content
+                      * (threads, verbosity): not recorded in HEAD frames;
+                      * OPT_FILE: the path does not, but what the file has does:
+                      * --name=ARG is recorded */
 };
 
 /* Parse all options up to "--" and move the operands behind them; returns the
@@ -54,6 +57,10 @@ struct opt {
  * synopsis, summary: the first lines of --help. */
 int opt_parse(int argc, char **argv, const char *synopsis, const char *summary,
               const struct opt *table);
+
+/* Behind opt_parse(), add to stream_args what the table cannot say: "name=VALUE",
+ * without characters that JSON escapes. */
+void opt_record(const char *option);
 
 /* The option without which a tool that has a --key writes no stream, "--sequences"; NULL:
  * it writes one in any case.  To be set before opt_parse(). */

@@ -46,7 +46,7 @@ static int parse(struct settings *s, int argc, char **argv)
     const struct opt table[] = {
         { OPT_STR, 0, "hessian", "FILE",
           "hessians of the inputs, where they are not in the stream",
-          &s->hessian, 0, 0, true },
+          &s->hessian, 0, 0, OPT_FILE },
         { OPT_INT, 'g', "group", "G", "inputs per scale [128]", &s->group, 8,
           GROUP_MAX, false },
         { OPT_FLAG, 0, "symmetric", NULL,

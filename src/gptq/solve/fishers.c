@@ -55,6 +55,11 @@ void fishers_close(struct fishers *f)
     free(f);
 }
 
+const char *fishers_head(const struct fishers *f)
+{
+    return f ? hessian_file_head(f->file) : NULL;
+}
+
 bool fishers_have(const struct fishers *f, const char *module)
 {
     return f && hessian_file_has(f->file, module);

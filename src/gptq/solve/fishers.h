@@ -14,6 +14,8 @@ struct fishers;
 MUST_CHECK int fishers_open(struct fishers **f, const char *path,
                             struct err *e);
 void fishers_close(struct fishers *f); /* NULL is allowed */
+/* JSON of the file's HEAD, for stream_inherit(); f NULL: NULL. */
+const char *fishers_head(const struct fishers *f);
 /* Whether there is an F for this module; f may be NULL. */
 bool fishers_have(const struct fishers *f, const char *module);
 /* *fisher = F of a module with `rows` outputs, with its prior: packed lower

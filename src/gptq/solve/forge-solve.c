@@ -198,7 +198,7 @@ static int begin(struct run *r, const char *head, struct err *e)
     r->begun = true;
     return stream_inherit(r->out, head, e) < 0 ?
                e->code :
-               stream_inherit(r->out, module_head(r->solver), e);
+               module_inherit(r->solver, r->out, e);
 }
 
 static int run(struct run *r, struct err *e)

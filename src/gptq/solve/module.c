@@ -88,9 +88,12 @@ void module_close(struct module_solver *m)
     free(m);
 }
 
-const char *module_head(const struct module_solver *m)
+int module_inherit(const struct module_solver *m, struct stream_writer *out,
+                   struct err *e)
 {
-    return hessian_file_head(m->hessians);
+    int rc = stream_inherit(out, hessian_file_head(m->hessians), e);
+
+    return rc < 0 ? rc : stream_inherit(out, fishers_head(m->fishers), e);
 }
 
 struct fishers *module_fishers(const struct module_solver *m)

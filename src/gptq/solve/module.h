@@ -34,8 +34,9 @@ struct module_solver;
 /* E_TEMP; of the two files the errors of hessian_file_open(). */
 MUST_CHECK int module_open(struct module_solver **m,
                            const struct module_params *p, struct err *e);
-/* JSON of the Hessians' file's HEAD, or NULL; valid until module_close(). */
-const char *module_head(const struct module_solver *m);
+/* Add the programs that made the files to out's HEAD, as stream_inherit(). */
+MUST_CHECK int module_inherit(const struct module_solver *m,
+                              struct stream_writer *out, struct err *e);
 /* The file module_params.fisher; NULL: none. */
 struct fishers *module_fishers(const struct module_solver *m);
 /* Take a hessian frame of the input (copied): it is the Hessian of the modules

@@ -7,11 +7,11 @@ int solve_parse(struct solve_settings *s, int argc, char **argv)
         { OPT_STR, 0, "hessian", "FILE",
           "Hessians of the inputs, if not in the stream; without any: round to "
           "nearest",
-          &s->module.hessian, 0, 0, true },
+          &s->module.hessian, 0, 0, OPT_FILE },
         { OPT_STR, 0, "fisher", "FILE",
           "Fisher information of outputs (forge-gradient, forge-hessian): "
           "solve rows together where FILE has it",
-          &s->module.fisher, 0, 0, true },
+          &s->module.fisher, 0, 0, OPT_FILE },
         { OPT_CHOICE, 0, "method", "gptq|rtn",
           "rtn: round to nearest, even with Hessians [gptq]", &s->method, 0, 0,
           false },
