@@ -356,6 +356,10 @@ install: all
 	install -m 755 scripts/forge-run $(wildcard bin/forge-cuda.so) $D/lib/4bit-forge
 	install -m 755 $(W4_SO) $D/lib
 	ln -sf $(W4).1 $D/lib/$(W4)
+	install -d $D/lib/pkgconfig
+	printf '%s\n' 'Name: forge_w4a16' 'Description: products with 4-bit weights' 'Version: $(VERSION)' \
+	  'Cflags: -I$(PREFIX)/include' 'Libs: -L$(PREFIX)/lib -lforge_w4a16' >$D/lib/pkgconfig/forge_w4a16.pc
+	chmod 644 $D/lib/pkgconfig/forge_w4a16.pc
 	install -D -m 644 -t $D/include include/forge_w4a16.h include/forge_w4a16_cuda.h
 	install -m 644 scripts/pipeline.mk $D/lib/4bit-forge
 	install -D -m 644 scripts/completions/forge.bash $D/share/bash-completion/completions/forge
@@ -364,7 +368,7 @@ install: all
 	  install -D -m 644 $$m $D/share/man/man$${m##*.}/$${m##*/}; done
 uninstall:
 	rm -f $(BIN:%=$D/%)
-	rm -f $D/lib/$(W4) $D/lib/$(W4).1 $D/include/forge_w4a16.h $D/include/forge_w4a16_cuda.h
+	rm -f $D/lib/$(W4) $D/lib/$(W4).1 $D/lib/pkgconfig/forge_w4a16.pc $D/include/forge_w4a16.h $D/include/forge_w4a16_cuda.h
 	rm -rf $D/lib/4bit-forge $D/share/bash-completion/completions/forge \
 	  $D/share/fish/vendor_completions.d/forge.fish
 	for m in $(MAN); do rm -f $D/share/man/man$${m##*.}/$${m##*/}; done

@@ -142,6 +142,18 @@ evaluate() { # NAME: into NAME.json, once
     [ -z "$(find root -type f)" ]
 }
 
+@test "the example of forge_w4a16(3), with the installed library" {
+    make -s -C "$tree" install PREFIX="$PWD/root" >/dev/null
+    sed -n '/^\.Sh EXAMPLES/,$p' "$tree/man/forge_w4a16.3" | sed -n '/^\.Bd/,/^\.Ed/{/^\./!s/\\e/\\/g;/^\./!p;}' >sum.c
+    export PKG_CONFIG_PATH=$PWD/root/lib/pkgconfig
+    read -ra flags < <(pkg-config --cflags --libs forge_w4a16)
+    "${CC:-gcc}" -Wall -Wextra -Werror -std=c99 -o sum sum.c "${flags[@]}"
+    # 0.5 (1 (0 - 8) + 2 (1 - 8) + ... + 8 (7 - 8)); 0.25 (1 + 2 + ... + 8)
+    [ "$(LD_LIBRARY_PATH=root/lib ./sum)" = "-60 9" ]
+    make -s -C "$tree" uninstall PREFIX="$PWD/root"
+    [ -z "$(find root -type f)" ]
+}
+
 @test "a file has 128 MB at least, unless another size is told" {
     forge quantize "$model" out --method rtn --quiet --work work
     [ "$(jq .shard_size work/settings.json)" -eq 128000000 ]
