@@ -414,9 +414,13 @@ static int blame(const struct runner *r, struct err *e)
         return blame_status(r, spoke, e);
     if (last < 0)
         return 0;
-    return WIFSIGNALED(r->status[last]) ?
-               blame_signal(r->p->command[last].argv[0], SIGPIPE, e) :
-               blame_status(r, last, e);
+    if (!WIFSIGNALED(r->status[last]))
+        return blame_status(r, last, e);
+    blame_signal(r->p->command[last].argv[0], SIGPIPE, e);
+    if (last < r->p->n - 1 || r->p->out >= 0)
+        return e->code;
+    e->told = true; /* who read our output has gone, and knows it */
+    return -(128 + SIGPIPE);
 }
 
 /* ---- pipes_run() ---- */

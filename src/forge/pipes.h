@@ -69,6 +69,7 @@ int signals_open(sigset_t *before);
  *     killed by a signal      E_TEMP: out of memory, or the node is going down
  *     we got TERM, INT or     -(128 + signal), and E_TEMP in *e; it is passed on
  *     HUP                     to all
+ *     our reader has gone     -(128 + SIGPIPE), if the last command died of it; e->told
  *     crashed                 E_BUG
  *     a status of sysexits.h  that status, with the command's message; e->told
  *     is set (the

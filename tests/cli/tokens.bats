@@ -23,6 +23,15 @@ refused() { # STATUS TEXT ARGUMENT...
     fails "$1" "$2" forge-tokens "${@:3}"
 }
 
+@test "a reader that has gone is 141 and no word, also by forge" {
+    yes 'the king is here' | head -c 4000000 >long.txt
+    for tool in forge-tokens 'forge tokens'; do
+        run -0 --separate-stderr bash -c "$tool m --ids <long.txt | head -c 1 >/dev/null; echo \${PIPESTATUS[0]}"
+        [ "$output" = 141 ]
+        [ -z "$stderr" ]
+    done
+}
+
 @test "a closed standard input is named once" {
     run -74 --separate-stderr bash -c 'forge-tokens m --ids <&-'
     [ "$stderr" = "forge-tokens: '<stdin>': cannot read: Bad file descriptor" ]
