@@ -2,6 +2,7 @@
 #include "forge/meter.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
@@ -122,8 +123,9 @@ static void look(struct meter *m, pid_t root)
     }
 }
 
+/* why: a pipe for errno where the command cannot be run. */
 NORETURN static void become(char **argv, const struct meter_watch *w,
-                            pid_t parent, const sigset_t *mask)
+                            pid_t parent, const sigset_t *mask, int why)
 {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent)
@@ -133,6 +135,7 @@ NORETURN static void become(char **argv, const struct meter_watch *w,
         _exit(NOT_FOUND);
     sigprocmask(SIG_SETMASK, mask, NULL);
     execvp(argv[0], argv);
+    (void)!write(why, &errno, sizeof(errno));
     _exit(NOT_FOUND);
 }
 
@@ -190,20 +193,27 @@ int meter_run(char **argv, int64_t interval_ms, const struct meter_watch *w,
     sigset_t before;
     pid_t self = getpid(), child;
     double start = seconds_now();
-    int signals;
+    int signals, why[2], errnum, rc = 0;
 
     *m = (struct meter){ .status = 0 };
+    if (pipe2(why, O_CLOEXEC))
+        return err_set(e, E_TEMP, "pipe:");
     signals = signals_open(&before);
-    if (signals < 0)
+    if (signals < 0) {
+        close(why[0]);
+        close(why[1]);
         return err_set(e, E_TEMP, "signalfd:");
+    }
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     child = fork();
+    if (!child)
+        become(argv, w, self, &before, why[1]);
+    close(why[1]);
     if (child < 0) {
+        close(why[0]);
         close(signals);
         return err_set(e, E_TEMP, "fork:");
     }
-    if (!child)
-        become(argv, w, self, &before);
     if (w) {
         close(w->out);
         close(w->err);
@@ -211,7 +221,12 @@ int meter_run(char **argv, int64_t interval_ms, const struct meter_watch *w,
     watch(child, signals, interval_ms, w, m);
     m->seconds = seconds_now() - start;
     close(signals);
-    if (m->status == NOT_FOUND)
-        return err_set(e, E_NOINPUT, "'%s': not found", argv[0]);
-    return 0;
+    if (read(why[0], &errnum, sizeof(errnum)) == (ssize_t)sizeof(errnum)) {
+        errno = errnum;
+        rc = errnum == ENOENT ?
+                 err_set(e, E_NOINPUT, "'%s': not found", argv[0]) :
+                 err_set(e, E_NOINPUT, "'%s': cannot run:", argv[0]);
+    }
+    close(why[0]);
+    return rc;
 }

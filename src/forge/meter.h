@@ -38,7 +38,7 @@ struct meter_watch {
  * missed, and children of threads other than a process's main thread.
  * w: NULL, or fd is read to its end, which comes after the command's if that
  * leaves children behind.
- * E_NOINPUT: no such command; E_TEMP: no process can be started. */
+ * E_NOINPUT: no such command, or it cannot be run; E_TEMP: no process can be started. */
 MUST_CHECK int meter_run(char **argv, int64_t interval_ms,
                          const struct meter_watch *w, struct meter *m,
                          struct err *e);

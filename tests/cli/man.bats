@@ -297,6 +297,15 @@ help_of() { # PROGRAM
     done
 }
 
+@test "4bit-forge(7) names every tool that ends with 1" {
+    sed -n '/^\.It 1$/,/^\.It 64$/p' "$MAN/4bit-forge.7" >list
+    sources=$(grep -l EXIT_NO "$BATS_TEST_DIRNAME"/../../src/*/forge-*.c)
+    [ -n "$sources" ]
+    for tool in $sources; do
+        grep -qx "\.Xr $(basename "$tool" .c) 1.*" list || { echo "not $tool"; return 1; }
+    done
+}
+
 @test "the pages that a page points to exist" {
     for page in "$MAN"/*.[1-8]; do
         sed -nE 's/^\.Xr (4bit-forge|forge[a-z-]*) ([1-8]).*/\1.\2/p' "$page" |

@@ -43,6 +43,10 @@ setup() {
     [ "${#stderr_lines[@]}" -eq 1 ]
     run -64 forge-meter --interval 0 -- true
     run -66 --separate-stderr forge-meter -- ./no-such-program
-    [ "${#stderr_lines[@]}" -eq 1 ]
+    [ "$stderr" = "forge-meter: './no-such-program': not found" ]
+    touch file
+    run -66 --separate-stderr forge-meter -- ./file
+    [ "$stderr" = "forge-meter: './file': cannot run: Permission denied" ]
+    run -127 forge-meter -q -- sh -c 'exit 127' # its own
     run -73 forge-meter -q -o no/where -- true
 }
