@@ -84,6 +84,8 @@ static int check_rope(const struct model_config *c, struct err *e)
 
     if (r->kind == ROPE_DYNAMIC)
         return err_set(e, E_CONFIG, "llama.cpp has no dynamic RoPE");
+    if (r->kind == ROPE_LONGROPE)
+        return err_set(e, E_CONFIG, "LongRoPE is not written as GGUF");
     if (c->mla.kv_lora && !c->rope_pairs)
         return err_set(e, E_CONFIG,
                        "llama.cpp's deepseek2 rotates pairs of "

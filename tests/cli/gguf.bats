@@ -85,6 +85,8 @@ P
     refused 78 "models of type glm4_moe are not written as GGUF" m x.gguf
     changed sym m config.json 'c.update(model_type="mistral", architectures=["MistralForCausalLM"], sliding_window=512)'
     refused 78 "has no sliding window" --check m
+    changed sym m config.json 'c["rope_scaling"] = {"type": "longrope", "short_factor": [1.5] * 32, "long_factor": [4] * 32, "original_max_position_embeddings": 64}'
+    refused 78 "LongRoPE is not written as GGUF" --check m
     changed sym m tokenizer.json 'c["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\s+|\\S+"'
     refused 78 "splits text in a way that is none of llama.cpp's gpt-2, llama-bpe, qwen2 and deepseek-v3" m x.gguf
     changed sym m config.json 'c["vocab_size"] = 2000'
