@@ -98,9 +98,9 @@ static int need_rope_fields(const struct rope *r, const struct json *p,
         if (!field_get(p, need[i]))
             return err_set(e, E_DATA, "rope parameters: %s is missing",
                            need[i]);
-    if (r->kind == ROPE_LLAMA3 && r->high_freq_factor <= r->low_freq_factor)
+    if (r->kind == ROPE_LLAMA3 && r->high_freq_factor < r->low_freq_factor)
         return err_set(e, E_DATA,
-                       "rope parameters: high_freq_factor %g is not above "
+                       "rope parameters: high_freq_factor %g is below "
                        "low_freq_factor %g",
                        r->high_freq_factor, r->low_freq_factor);
     return 0;

@@ -49,14 +49,16 @@ static void llama3(const struct rope *r, int64_t dim, float *inv)
 
     for (int64_t i = 0; i < dim / 2; i++) {
         float wave = (float)(2 * PI) / inv[i];
-        float s = ((float)r->original_max_position / wave -
-                   (float)r->low_freq_factor) /
-                  (float)(r->high_freq_factor - r->low_freq_factor);
 
-        if (wave > lo)
+        if (wave > lo) {
             inv[i] /= factor;
-        else if (wave >= hi)
+        } else if (wave >= hi && hi < lo) {
+            float s = ((float)r->original_max_position / wave -
+                       (float)r->low_freq_factor) /
+                      (float)(r->high_freq_factor - r->low_freq_factor);
+
             inv[i] = (1.0f - s) * inv[i] / factor + s * inv[i];
+        }
     }
 }
 

@@ -273,7 +273,7 @@ static void test_rope_refusals(void)
     refused(E_DATA, "llama", "\"rope_theta\":0", "rope_theta");
     refused(E_DATA, "llama",
             "\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,"
-            "\"low_freq_factor\":4,\"high_freq_factor\":4}",
+            "\"low_freq_factor\":4,\"high_freq_factor\":3}",
             "high_freq_factor");
 }
 

@@ -266,6 +266,11 @@ static void test_llama4(void)
     refused(E_CONFIG, "llama4_text",
             LLAMA4 ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}",
             "in front of norms of q and k");
+    CHECK(parse("llama4_text", /* Scout's */
+                LLAMA4 ",\"rope_scaling\":{\"rope_type\":\"llama3\","
+                       "\"factor\":16.0,\"low_freq_factor\":1.0,"
+                       "\"high_freq_factor\":1.0,"
+                       "\"original_max_position_embeddings\":8192}") == 0);
 }
 
 #define MAMBA ",\"mamba_n_heads\":8,\"mamba_n_groups\":2,\"mamba_d_state\":24"
