@@ -79,6 +79,10 @@ const struct ck_tensor *checkpoint_find(const struct checkpoint *c,
  * (wrapped.h). */
 void checkpoint_stored_name(const struct checkpoint *c, const char *name,
                             char *to, size_t cap);
+/* From now on nothing is read: tensors are looked for, their types and shapes
+ * checked, and values that checkpoint_vector() and the like give mean nothing;
+ * checkpoint_linear_bf16() gives no [rows, cols]. */
+void checkpoint_look(struct checkpoint *c);
 /* Read a tensor into buf[t->bytes], contiguous, row-major.  E_DATA, E_IO,
  * E_TEMP. */
 MUST_CHECK int checkpoint_read(struct checkpoint *c, const struct ck_tensor *t,

@@ -50,6 +50,7 @@ struct checkpoint {
     size_t *by_name;          /* indices into tensor[], sorted by name */
     struct quant_spec quant;
     uint64_t fingerprint;
+    bool looks; /* checkpoint_look() */
 };
 
 /* Make tensor[] and by_name[] from list.  E_DATA: a name is there twice;

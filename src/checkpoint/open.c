@@ -439,11 +439,18 @@ static int read_picked(struct checkpoint *c, const struct ck_entry *en,
     return r;
 }
 
+void checkpoint_look(struct checkpoint *c)
+{
+    c->looks = true;
+}
+
 int checkpoint_read(struct checkpoint *c, const struct ck_tensor *t, void *buf,
                     struct err *e)
 {
     const struct ck_entry *en = t->where;
 
+    if (c->looks)
+        return 0;
     if (en->scale)
         return view_read_scaled(c, en, DT_BF16, buf, e);
     if (en->pick)

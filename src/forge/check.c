@@ -17,6 +17,7 @@
 #include "forge/request.h"
 #include "gguf/check.h"
 #include "forge/stops.h"
+#include "model/model.h"
 #include "pack/preflight.h"
 #include "tune/tune.h"
 
@@ -232,6 +233,7 @@ int check_model(struct request *r, struct err *e)
     /* first whether it can be quantized at all */
     if (plan_model(&r->plan, j->model, &grids, &choice, e) < 0 ||
         check_plain(r->model, r->plan.packed, e) < 0 ||
+        model_look(j->model, j->method == METHOD_GPTQ ? j->seqlen : 0, e) < 0 ||
         check_layout(r, &choice, e) < 0)
         return e->code;
     if (j->parts > 1 && count_layer_bytes(r, e) < 0)

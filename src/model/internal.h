@@ -53,6 +53,7 @@ struct model {
     struct altup_entry *entry;    /* goes with the embedding; NULL: none */
     void *embedding;              /* as stored; NULL: not loaded */
     const struct tuning *tuning;  /* model_tune(); NULL: none */
+    bool looks; /* model_look(): what is loaded has no values */
     enum dtype embedding_dtype;
 };
 

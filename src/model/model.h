@@ -73,6 +73,11 @@ struct model;
 MUST_CHECK int model_open(struct model **m, const char *dir, enum dtype dtype,
                           struct err *e);
 void model_close(struct model *m); /* NULL is allowed */
+/* Whether the checkpoint has every tensor that the forward pass reads, by running
+ * the code that loads them without reading; and model_supports(), length 0: any.
+ * E_DATA: one is missing, or has not the type and shape that config.json says;
+ * else as model_open(). */
+MUST_CHECK int model_look(const char *dir, int64_t length, struct err *e);
 /* Before anything is loaded: kv_b_proj is one of the linears
  * (model_config.kv_b), if the model has one. */
 void model_list_kv_b(struct model *m);
@@ -234,6 +239,9 @@ MUST_CHECK int model_check(const struct model *m, const void *p, int64_t n,
 /* Load model.embed_tokens.weight in its stored type, until released. */
 MUST_CHECK int model_load_embedding(struct model *m, struct err *e);
 void model_release_embedding(struct model *m);
+/* E_CONFIG: sequences of this length are not supported, wherever layers run. */
+MUST_CHECK int model_supports(const struct model_config *c, int64_t length,
+                              struct err *e);
 /* E_CONFIG: the model, where its layers run, does not support sequences of this
  * length.  A warning, once: they are longer than max_position_embeddings. */
 MUST_CHECK int model_check_length(const struct model *m, int64_t length,

@@ -108,7 +108,7 @@ int loaded_place(struct model *m, struct loaded *l, struct err *e)
 {
     int rc;
 
-    if (!m->on && l->q)
+    if (m->looks || (!m->on && l->q))
         return 0;
     if (!m->on)
         return product_pack(m, l->of.rows, l->of.cols, &l->w, e);

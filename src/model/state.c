@@ -83,16 +83,8 @@ static void warn_of_length(const struct model_config *c, int64_t length)
     }
 }
 
-int model_check_length(const struct model *m, int64_t length, struct err *e)
+int model_supports(const struct model_config *c, int64_t length, struct err *e)
 {
-    const struct model_config *c = &m->config;
-    const char *lacks = m->on ? model_device_lacks(c, length) : NULL;
-
-    if (lacks)
-        return err_set(e, E_CONFIG,
-                       "cuda: a sequence of %lld tokens has %s, which is not "
-                       "supported there",
-                       (long long)length, lacks);
     if (c->longest && length > c->longest)
         return err_set(e, E_CONFIG,
                        "a sequence of %lld tokens: %s is supported up to "
@@ -106,6 +98,21 @@ int model_check_length(const struct model *m, int64_t length, struct err *e)
                        "a sequence of %lld tokens: rope type 'dynamic' is "
                        "supported up to max_position_embeddings %lld",
                        (long long)length, (long long)c->max_position);
+    return 0;
+}
+
+int model_check_length(const struct model *m, int64_t length, struct err *e)
+{
+    const struct model_config *c = &m->config;
+    const char *lacks = m->on ? model_device_lacks(c, length) : NULL;
+
+    if (lacks)
+        return err_set(e, E_CONFIG,
+                       "cuda: a sequence of %lld tokens has %s, which is not "
+                       "supported there",
+                       (long long)length, lacks);
+    if (model_supports(c, length, e) < 0)
+        return e->code;
     warn_of_length(c, length);
     return 0;
 }

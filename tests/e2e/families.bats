@@ -2,6 +2,7 @@
 # Families that differ from Llama, and multimodal checkpoints, from end to end.
 
 load e2e
+load ../helper/edit
 
 families() { python3 "$tree/tests/reference/families.py" "$@"; }
 
@@ -129,6 +130,45 @@ pruned() {
     sed -i 's/"phi3"/"phi4"/' p/config.json
     refused 78 forge quantize p out "${few[@]}"
     [[ $stderr == *"nearest relative that is: phi3"* ]]
+}
+
+@test "a tensor that the model needs is missing, or is not as config.json says: refused before any work" {
+    for kind in deepseek_v3 qwen2_moe qwen3_next gemma3n granite4-moe; do
+        make_model $kind m
+        cp m/model.safetensors kept
+        tried=0
+        for name in $(python3 -c 'if 1:
+            import json, re, struct
+            b = open("kept", "rb").read()
+            n, = struct.unpack("<Q", b[:8])
+            print(*(k for k in json.loads(b[8:8 + n]) if not re.search(r"metadata|layers\.[2-9]|experts\.[1-9]", k)))'); do
+            edit m "head['gone'] = head.pop('$name')"
+            refused 65 forge quantize m out --method rtn --group 8 -q -n
+            [ ! -e out.work ]
+            cp kept m/model.safetensors
+            tried=$((tried + 1))
+        done
+        [ $tried -gt 25 ]
+        rm -r m
+    done
+    wrong() { # TEXT PYTHON
+        make_model qwen2_moe m
+        edit m "$2"
+        for method in rtn gptq; do
+            refused 65 forge quantize m out --method $method "${few[@]}" -n
+            [[ $stderr == *"$1"* ]] || { echo "$stderr"; return 1; }
+        done
+        rm -r m
+    }
+    wrong "'lm_head': the weight is 48x96, the config says 96x48" 'head["lm_head.weight"]["shape"].reverse()'
+    wrong "'model.embed_tokens.weight' is not [96,48]" 'head["model.embed_tokens.weight"]["shape"].reverse()'
+    wrong "'model.layers.1.mlp.gate': the weight is 48x10" 'head["model.layers.1.mlp.gate.weight"]["shape"].reverse()'
+    wrong "q_proj.weight': is no matrix of floats" 'head["model.layers.1.self_attn.q_proj.weight"]["dtype"] = "I16"'
+    # and sequences that only calibration would refuse
+    make_model phi3-long l
+    refused 78 forge quantize l out "${few[@]}" --seqlen 65 -n
+    [[ $stderr == *"a sequence of 65 tokens"*"original_max_position_embeddings 64"* ]]
+    forge quantize l out --method rtn --group 16 -q -n
 }
 
 @test "DeepSeek-V3.2 beyond index_topk: sparse attention, the indexer untouched; what a GPU and gradients lack is said" {
