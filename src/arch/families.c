@@ -100,6 +100,7 @@ static const struct family families[] = {
     { .model_type = "mixtral",
       .architecture = "MixtralForCausalLM",
       .sliding = SLIDING_ALL,
+      .no_window = true,
       .router = ROUTER_SOFTMAX,
       .renormalize_always = true,
       .experts = "block_sparse_moe.experts",

@@ -88,6 +88,7 @@ static void test_router(void)
                                    "\"n_group\":4,\"topk_group\":2") == 0);
     CHECK(c.moe.grouped && c.moe.topk_group == 2);
     CHECK(parse("mixtral", ",\"num_local_experts\":8") == 0);
+    CHECK(!c.sliding_window); /* as MixtralConfig */
     CHECK(c.moe.renormalize && c.moe.width == 96 && c.rope.theta == 1e6);
     CHECK(parse("qwen3_moe", QWEN) == 0 && !c.moe.renormalize);
     refused(E_DATA, "deepseek_v3", MLA ",\"n_group\":5", "n_group 5");
