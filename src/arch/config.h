@@ -139,6 +139,8 @@ struct family {
     bool position_scale; /* queries grow with their position from
                           * original_max_position_embeddings on; up to there
                           * sequences are supported */
+    bool longrope_only;  /* rope types are default and longrope, which is also
+                          * called su or yarn */
     bool rope_by_key;    /* RoPE only if position_embedding_type is rope */
     bool query_growth;   /* in layers without RoPE queries grow with their
                           * position (struct query_growth) */

@@ -27,10 +27,18 @@ static int read_rope_kind(struct model_config *c, const struct json *p,
         return e->code;
     if (name && c->family->mrope && !strcmp(name, "mrope"))
         name = "default";
+    if (name && c->family->longrope_only && !strcmp(name, "yarn"))
+        name = "longrope";
     for (size_t i = 0; i < ARRAY_LEN(rope_kinds); i++)
         if (!strcmp(name ? name : "default", rope_kinds[i].name)) {
             r->kind = rope_kinds[i].kind;
-            return 0;
+            if (!c->family->longrope_only || r->kind == ROPE_DEFAULT ||
+                r->kind == ROPE_LONGROPE)
+                return 0;
+            return err_set(e, E_CONFIG,
+                           "rope type '%s' is not supported (of %s models, "
+                           "default and longrope are)",
+                           name, c->family->model_type);
         }
     return err_set(e, E_CONFIG,
                    "rope type '%.64s' is not supported (default, linear, "

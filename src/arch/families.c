@@ -309,6 +309,7 @@ static const struct family families[] = {
       .fused_mlp = true,
       .sliding = SLIDING_ALL,
       .no_window = true,
+      .longrope_only = true,
       .partial_rotary = 1,
       .rms_eps = 1e-5,
       .max_position = 4096 },

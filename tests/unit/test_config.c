@@ -254,6 +254,11 @@ static void test_rope_refusals(void)
             "mrope");
     refused(E_DATA, "phi3", "\"rope_scaling\":{\"type\":\"su\"}",
             "short_factor is not an array of 8");
+    refused(E_DATA, "phi3", "\"rope_scaling\":{\"type\":\"yarn\"}",
+            "short_factor is not an array of 8");
+    refused(E_CONFIG, "phi3",
+            "\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}",
+            "'linear' is not supported (of phi3 models");
     refused(E_CONFIG, "gemma3_text",
             "\"rope_parameters\":{\"sliding_attention\":{\"rope_type\":"
             "\"yarn\"}}",
