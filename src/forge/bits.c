@@ -246,6 +246,10 @@ int bits_settle(struct request *r, struct err *e)
     if (access(path, F_OK)) {
         int rc = make(r, path, e);
 
+        if (!rc && inputs_same(&r->j.in, r->j.model, r->j.text, e) < 0) {
+            unlink(path);
+            rc = e->code;
+        }
         if (rc)
             return rc;
     }

@@ -186,28 +186,6 @@ static void put_globs(struct json_writer *w, const char *name,
     jw_end(w, ']');
 }
 
-/* Write a file's numbers as text: JSON numbers beyond 2^53 lose bits. */
-static void put_file(struct json_writer *w, const struct weights_file *f)
-{
-    char text[64];
-
-    jw_begin(w, '{');
-    put_text(w, "name", f->name);
-    snprintf(text, sizeof(text), "%" PRIu64, f->size);
-    put_text(w, "size", text);
-    snprintf(text, sizeof(text), "%" PRIu64, f->inode);
-    put_text(w, "inode", text);
-    snprintf(text, sizeof(text), "%" PRId64 ".%09" PRId64, f->mtime,
-             f->mtime_ns);
-    put_text(w, "mtime", text);
-    snprintf(text, sizeof(text), "%" PRId64 ".%09" PRId64, f->ctime,
-             f->ctime_ns);
-    put_text(w, "ctime", text);
-    snprintf(text, sizeof(text), "%016" PRIx64, f->hash);
-    put_text(w, "xxh3", text);
-    jw_end(w, '}');
-}
-
 static void put_all(struct json_writer *w, const struct job *j)
 {
     char dir[STAGE_DIR];
@@ -260,11 +238,7 @@ static void put_all(struct json_writer *w, const struct job *j)
     put_int(w, "before", j->before);
     put_int(w, "bytes_in", (int64_t)j->bytes_in);
     jw_key(w, "most"), jw_number(w, j->most);
-    put_text(w, "host", j->host);
-    jw_key(w, "weights"), jw_begin(w, '[');
-    for (size_t i = 0; i < j->files; i++)
-        put_file(w, &j->file[i]);
-    jw_end(w, ']');
+    inputs_write(w, &j->in);
 }
 
 int job_command(struct job *j, const char *name, int argc, char **argv,
@@ -379,45 +353,6 @@ static int get_globs(struct reader *r, const char *name, struct globs *to,
     return 0;
 }
 
-static bool get_file(const struct json *v, struct weights_file *f)
-{
-    const char *name, *size, *inode, *mtime, *ctime, *hash;
-
-    if (!json_string(json_get(v, "name"), &name) ||
-        !json_string(json_get(v, "size"), &size) ||
-        !json_string(json_get(v, "inode"), &inode) ||
-        !json_string(json_get(v, "mtime"), &mtime) ||
-        !json_string(json_get(v, "ctime"), &ctime) ||
-        !json_string(json_get(v, "xxh3"), &hash) || !*name ||
-        strchr(name, '/') || strlen(name) >= sizeof(f->name))
-        return false;
-    strcpy(f->name, name);
-    return sscanf(size, "%" SCNu64, &f->size) == 1 &&
-           sscanf(inode, "%" SCNu64, &f->inode) == 1 &&
-           sscanf(mtime, "%" SCNd64 ".%" SCNd64, &f->mtime, &f->mtime_ns) ==
-               2 &&
-           sscanf(ctime, "%" SCNd64 ".%" SCNd64, &f->ctime, &f->ctime_ns) ==
-               2 &&
-           sscanf(hash, "%" SCNx64, &f->hash) == 1;
-}
-
-static int get_files(struct reader *r, struct job *j, struct err *e)
-{
-    const struct json *list = json_get(json_root(r->s->doc), "weights");
-
-    if (!list || json_type(list) != JSON_ARRAY) {
-        r->bad = r->bad ? r->bad : "weights";
-        return 0;
-    }
-    j->file = mem_zero(json_count(list), sizeof(*j->file), "settings", e);
-    if (!j->file)
-        return e->code;
-    for (const struct json *v = json_first(list); v; v = json_after(v))
-        if (!get_file(v, &j->file[j->files++]))
-            r->bad = r->bad ? r->bad : "weights";
-    return 0;
-}
-
 static void get_all(struct reader *r, struct job *j)
 {
     const char *device = settings_text(r->s, "device");
@@ -479,7 +414,6 @@ static void get_all(struct reader *r, struct job *j)
     if (!cpu_level_known(settings_text(r->s, "cpu")))
         r->bad = r->bad ? r->bad : "cpu";
     snprintf(j->cpu, sizeof(j->cpu), "%s", settings_text(r->s, "cpu"));
-    snprintf(j->host, sizeof(j->host), "%s", settings_text(r->s, "host"));
     get_key(r, "T", "tokens", j->tkey);
     get_key(r, "C", "calib", j->ckey);
     get_key(r, "S", "solve", j->skey);
@@ -496,7 +430,7 @@ int job_read(struct job *j, const char *work, struct err *e)
     if (settings_read(&s, work, e) < 0)
         return e->code;
     get_all(&r, j);
-    rc = get_files(&r, j, e);
+    rc = inputs_read(&j->in, &s, e);
     if (!rc)
         rc = get_globs(&r, "only", &j->only, e);
     if (!rc)
@@ -522,7 +456,5 @@ void job_release(struct job *j)
     globs_release(&j->only);
     globs_release(&j->skip);
     globs_release(&j->grids);
-    free(j->file);
-    j->file = NULL;
-    j->files = 0;
+    inputs_release(&j->in);
 }

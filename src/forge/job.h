@@ -12,6 +12,7 @@
 #include "gguf/convert.h"
 #include "gptq/solve/solve_refined.h"
 #include "layout/layout.h"
+#include "work/inputs.h"
 
 enum method { METHOD_GPTQ, METHOD_RTN };
 #define METHOD_WORDS "gptq|rtn"
@@ -30,7 +31,6 @@ enum {
     DEVICE_LEN = 16,
     CPU_LEN = 16,
     GPU_LEN = 200,
-    HOST_LEN = 256,
     JOB_GLOBS = 512,
     PARTS_MAX = 128,
     TUNE_MAX = 1000000,
@@ -44,14 +44,6 @@ enum {
 struct globs {
     char **item;
     int n;
-};
-
-/* A file of the model's weights, as it was when it was hashed. */
-struct weights_file {
-    char name[256];
-    uint64_t size, inode;
-    int64_t mtime, mtime_ns, ctime, ctime_ns;
-    uint64_t hash; /* XXH3-64 of those of its pieces (weights.c) */
 };
 
 struct job {
@@ -87,16 +79,14 @@ struct job {
     int64_t tune;           /* steps of forge-tune, 0: none */
     int64_t tune_batch;     /* sequences of each */
     char ukey[KEY_LEN + 1]; /* of what it makes; without it skey */
-    char *command;       /* the last call's words, as a list in JSON; or NULL */
-    double seconds;      /* estimated duration; 0: not known */
-    int64_t started;     /* time of the last call, seconds since 1970 */
-    int64_t before;      /* modules that the last call found solved */
-    uint64_t bytes_in;   /* of the model's tensors */
-    double most;         /* the largest |w| of all linears; 0: not known */
-    char host[HOST_LEN]; /* where the weights were hashed */
-    struct weights_file *file; /* [files] */
-    size_t files;
-    uint64_t fingerprint; /* of headers and index; not stored */
+    char *command;     /* the last call's words, as a list in JSON; or NULL */
+    double seconds;    /* estimated duration; 0: not known */
+    int64_t started;   /* time of the last call, seconds since 1970 */
+    int64_t before;    /* modules that the last call found solved */
+    uint64_t bytes_in; /* of the model's tensors */
+    double most;       /* the largest |w| of all linears; 0: not known */
+    struct known_inputs in; /* files that the keys are made of */
+    uint64_t fingerprint;   /* of headers and index; not stored */
 };
 
 /* dir = the name of a stage's directory in WORK, with its key; returned. */

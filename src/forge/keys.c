@@ -116,9 +116,9 @@ static int end(struct hash *h, char key[KEY_LEN + 1])
 static void add_model(struct hash *h, const struct job *j)
 {
     add(h, "model %016" PRIx64, j->fingerprint);
-    for (size_t i = 0; i < j->files; i++)
-        add(h, "%s %" PRIu64 " %016" PRIx64, j->file[i].name, j->file[i].size,
-            j->file[i].hash);
+    for (size_t i = 0; i < j->in.files; i++)
+        add(h, "%s %" PRIu64 " %016" PRIx64, j->in.file[i].name,
+            j->in.file[i].size, j->in.file[i].hash);
     add_sidecar(h, j->model, EXPERT_MAP_FILE);
 }
 

@@ -279,6 +279,10 @@ static int prune(struct request *r, struct err *e)
     rc = access(r->pruned, F_OK) ?
              prune_make(&r->prune, r->j.model, r->pruned, e) :
              0;
+    if (!rc && inputs_same(&r->j.in, r->j.model, r->j.text, e) < 0) {
+        place_drop(r->pruned);
+        rc = e->code;
+    }
     if (rc)
         return rc;
     strcpy(r->j.model, r->pruned);

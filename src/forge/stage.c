@@ -23,7 +23,6 @@
 #include "forge/stage_took.h"
 #include "forge/stage_tune.h"
 #include "forge/variables.h"
-#include "forge/weights.h"
 
 /* ---- steps ---- */
 
@@ -373,9 +372,26 @@ static void say_line(void *ctx, const char *text, size_t len)
     free(line);
 }
 
+/* E_DATA: an input has changed.  What the step has made is not of what the keys say. */
+static int unchanged(const struct stage *s, struct err *e)
+{
+    static const char *const outputs[] = { "-o", "--hidden", "--weights",
+                                           "--outputs" };
+
+    if (!inputs_same(&s->j.in, s->j.model, s->j.text, e))
+        return 0;
+    for (int i = 0; i < s->p.n; i++)
+        for (int k = 0; k + 1 < s->p.command[i].argc; k++)
+            for (size_t o = 0; o < ARRAY_LEN(outputs); o++)
+                if (!strcmp(s->p.command[i].argv[k], outputs[o]))
+                    unlink(s->p.command[i].argv[k + 1]);
+    return e->code;
+}
+
 static int run(struct stage *s, size_t which, struct err *e)
 {
     char here[PATH_MAX];
+    struct err changed;
     int null = -1, rc;
 
     mkdir(s->T, 0777);
@@ -389,7 +405,7 @@ static int run(struct stage *s, size_t which, struct err *e)
         return err_prefix(e, "the run was planned on another machine");
     if (setenv("FORGE_CPU", s->j.cpu, 1))
         return err_set(e, E_TEMP, "out of memory");
-    rc = weights_same(&s->j, e);
+    rc = unchanged(s, e);
     if (rc >= 0 && stages[which].solves && (s->j.only.n || s->j.skip.n))
         rc = publish_unquantized(s, e);
     if (rc > 0)
@@ -399,6 +415,10 @@ static int run(struct stage *s, size_t which, struct err *e)
     if (stages[which].quiet)
         s->p.out = null = open("/dev/null", O_WRONLY | O_CLOEXEC);
     rc = s->p.n ? pipes_run(&s->p, e) : 0;
+    if (s->p.n && unchanged(s, &changed) < 0) {
+        rc = changed.code;
+        *e = changed;
+    }
     if (rc < -128) /* as a node that goes down: another may do the step */
         rc = e->code;
     if (null >= 0)

@@ -192,7 +192,7 @@ static void split(struct stage *s, const char *key, const char *report,
     c->feeds = *s->along;
     if (c->feeds)
         command_add(c, "--along", s->along, NULL);
-    command_add(c, "--key", key, NULL);
+    command_add(c, "--key", key, "--inputs-of", ".", NULL);
     if (report)
         command_add(c, "--report", report, NULL);
     command_add(c, codes, NULL);

@@ -13,11 +13,6 @@
 #include "common/io/modeldir.h"
 #include "common/math/threads.h"
 
-static void set_host(struct job *j)
-{
-    gethostname(j->host, sizeof(j->host) - 1);
-}
-
 static const uint64_t a_while = 8ULL << 30; /* bytes: seconds */
 
 static int open_file(struct file **f, const char *model, const char *name,
@@ -33,44 +28,6 @@ static int open_file(struct file **f, const char *model, const char *name,
     return rc;
 }
 
-/* Set all members of *f but the hash.  E_NOINPUT, E_DATA as modeldir_file(). */
-static int stat_file(struct weights_file *f, const char *model,
-                     const char *name, struct err *e)
-{
-    char path[PATH_MAX + 256];
-    struct stat st;
-
-    snprintf(path, sizeof(path), "%s/%s", model, name);
-    if (stat(path, &st))
-        return err_set(e, E_NOINPUT, "'%s':", path);
-    *f = (struct weights_file){ .size = (uint64_t)st.st_size,
-                                .inode = st.st_ino,
-                                .mtime = st.st_mtim.tv_sec,
-                                .mtime_ns = st.st_mtim.tv_nsec,
-                                .ctime = st.st_ctim.tv_sec,
-                                .ctime_ns = st.st_ctim.tv_nsec };
-    if (strlen(name) >= sizeof(f->name))
-        return err_set(e, E_DATA, "'%s': the name is too long", path);
-    strcpy(f->name, name);
-    return 0;
-}
-
-/* Whether a file is unchanged, by all numbers of the same host. */
-static bool unchanged(const struct weights_file *a,
-                      const struct weights_file *b)
-{
-    return a->size == b->size && a->inode == b->inode && a->mtime == b->mtime &&
-           a->mtime_ns == b->mtime_ns && a->ctime == b->ctime &&
-           a->ctime_ns == b->ctime_ns && !strcmp(a->name, b->name);
-}
-
-/* The same on another host, by size and modification time: it may be a copy. */
-static bool alike(const struct weights_file *a, const struct weights_file *b)
-{
-    return a->size == b->size && a->mtime == b->mtime &&
-           !strcmp(a->name, b->name);
-}
-
 /* ---- hashing ---- */
 
 /* The hash of a file is that of the hashes of its pieces, which are made in
@@ -79,19 +36,19 @@ enum { PIECE = 16 << 20 };
 
 struct hashing {
     const char *model;
-    struct weights_file *file;
+    struct input_file *file;
     const size_t *todo; /* indices into j->file */
     size_t *first;      /* number of the first piece of each, and of all */
     uint64_t *piece;    /* their hashes */
     struct threads_error error;
 };
 
-static size_t pieces(const struct weights_file *f)
+static size_t pieces(const struct input_file *f)
 {
     return (size_t)((f->size + PIECE - 1) / PIECE);
 }
 
-static int hash_piece(const char *model, const struct weights_file *f,
+static int hash_piece(const char *model, const struct input_file *f,
                       uint64_t at, void *buf, uint64_t *hash, struct err *e)
 {
     uint64_t end = f->size - at < PIECE ? f->size : at + PIECE;
@@ -151,11 +108,11 @@ static int hash_files(struct hashing *h, size_t n, struct err *e)
     return rc;
 }
 
-static bool known_hash(const struct job *known, struct weights_file *f)
+static bool known_hash(const struct job *known, struct input_file *f)
 {
-    for (size_t i = 0; known && i < known->files; i++)
-        if (unchanged(&known->file[i], f)) {
-            f->hash = known->file[i].hash;
+    for (size_t i = 0; known && i < known->in.files; i++)
+        if (input_unchanged(&known->in.file[i], f)) {
+            f->hash = known->in.file[i].hash;
             return true;
         }
     return false;
@@ -163,7 +120,7 @@ static bool known_hash(const struct job *known, struct weights_file *f)
 
 static int by_name(const void *a, const void *b)
 {
-    const struct weights_file *x = a, *y = b;
+    const struct input_file *x = a, *y = b;
 
     return strcmp(x->name, y->name);
 }
@@ -172,23 +129,24 @@ static int by_name(const void *a, const void *b)
 static int list_files(struct job *j, const struct checkpoint *c, struct err *e)
 {
     const char *last = "";
+    struct known_inputs *in = &j->in;
 
     for (size_t i = 0; i < checkpoint_count(c); i++) {
         const char *name = checkpoint_tensor(c, i)->file;
         bool found = !strcmp(last, name);
 
-        for (size_t k = 0; k < j->files && !found; k++)
-            found = !strcmp(j->file[k].name, name);
+        for (size_t k = 0; k < in->files && !found; k++)
+            found = !strcmp(in->file[k].name, name);
         last = name;
         if (found)
             continue;
-        if (mem_grow(&j->file, (j->files + 1) * sizeof(*j->file), "weights",
+        if (mem_grow(&in->file, (in->files + 1) * sizeof(*in->file), "weights",
                      e) < 0 ||
-            stat_file(&j->file[j->files], j->model, name, e) < 0)
+            input_stat(&in->file[in->files], j->model, name, e) < 0)
             return e->code;
-        j->files++;
+        in->files++;
     }
-    qsort(j->file, j->files, sizeof(*j->file), by_name);
+    qsort(in->file, in->files, sizeof(*in->file), by_name);
     return 0;
 }
 
@@ -198,55 +156,36 @@ int weights_hash(struct job *j, const struct job *known, bool *same,
     char text[UNIT_TEXT];
     uint64_t bytes = 0;
     struct hashing h = { .model = j->model };
+    struct known_inputs *in = &j->in;
     struct checkpoint *c;
     size_t *todo, n = 0;
     int rc = checkpoint_open(&c, j->model, e);
 
     if (rc)
         return rc;
-    j->files = 0;
-    set_host(j);
+    in->files = 0;
     j->fingerprint = checkpoint_fingerprint(c);
-    rc = list_files(j, c, e);
+    rc = inputs_note(in, j->model, j->text, e);
+    if (!rc)
+        rc = list_files(j, c, e);
     checkpoint_close(c);
     if (rc)
         return rc;
-    todo = mem_alloc(j->files * sizeof(*todo), "weights", e);
+    todo = mem_alloc(in->files * sizeof(*todo), "weights", e);
     if (!todo)
         return e->code;
-    for (size_t i = 0; i < j->files; i++)
-        if (!known_hash(known, &j->file[i])) {
+    for (size_t i = 0; i < in->files; i++)
+        if (!known_hash(known, &in->file[i])) {
             todo[n++] = i;
-            bytes += j->file[i].size;
+            bytes += in->file[i].size;
         }
     *same = !n;
     if (bytes > a_while)
         remark("'%s': reading its %s once, to know them again", j->model,
                size_text(text, (double)bytes));
-    h.file = j->file;
+    h.file = in->file;
     h.todo = todo;
     rc = hash_files(&h, n, e);
     free(todo);
     return rc;
-}
-
-int weights_same(const struct job *j, struct err *e)
-{
-    struct job here = { .host = "" };
-    bool home;
-
-    set_host(&here);
-    home = !strcmp(here.host, j->host);
-    for (size_t i = 0; i < j->files; i++) {
-        struct weights_file now;
-
-        if (stat_file(&now, j->model, j->file[i].name, e) < 0)
-            return e->code;
-        if (!(home ? unchanged : alike)(&now, &j->file[i]))
-            return err_set(e, E_DATA,
-                           "'%s/%s': has changed since the run began: give the "
-                           "command again",
-                           j->model, j->file[i].name);
-    }
-    return 0;
 }

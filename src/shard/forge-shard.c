@@ -12,12 +12,13 @@
 #include "common/cli/tool.h"
 #include "shard/outdir.h"
 #include "shard/publishdir.h"
+#include "work/inputs.h"
 
 #define SHARD_SIZE 5000000000 /* as Hugging Face's own writers */
 
 struct settings {
     struct tool tool;
-    const char *from, *verify, *expect_key;
+    const char *from, *verify, *expect_key, *work;
     uint64_t shard_size;
     int64_t sample;
     int in_order, others;
@@ -68,6 +69,7 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_STR, 0, "expect-key", "KEY",
           "refuse an input with another settings key", &s->expect_key, 0, 0,
           true },
+        INPUTS_OPTION(&s->work),
         TOOL_COMMON(&s->tool),
         TOOL_END,
     };
@@ -194,6 +196,8 @@ static int run(const struct settings *s, struct outdir *o,
     if (!rc)
         rc = publisher_finish(u, &shards, &r, e);
     publisher_close(u);
+    if (!rc)
+        rc = inputs_check(s->work, e);
     if (!rc)
         rc = outdir_commit(o, e);
     if (!rc)

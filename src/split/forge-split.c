@@ -14,11 +14,12 @@
 #include "split/along.h"
 #include "split/notes.h"
 #include "split/rows.h"
+#include "work/inputs.h"
 
 struct settings {
     struct tool tool;
     const char *files, *report; /* with a % */
-    const char *loans, *along, *input;
+    const char *loans, *along, *work, *input;
 };
 
 struct run {
@@ -55,6 +56,7 @@ static void parse(struct settings *s, int argc, char **argv)
                                    "write all layers' files to PIPE, too, in "
                                    "order, while they are written",
                                    &s->along, 0, 0, true },
+                                 INPUTS_OPTION(&s->work),
                                  LOANS_OPTION(&s->loans),
                                  TOOL_COMMON(&s->tool),
                                  TOOL_STREAM(&s->tool),
@@ -94,7 +96,7 @@ static int finish_layer(struct run *r, struct err *e)
     r->file = NULL;
     if (mem_grow(&r->done, (r->n_done + 1) * sizeof(*r->done), "layers", e) <
             0 ||
-        publish_report(r, e) < 0) {
+        inputs_check(r->s->work, e) < 0 || publish_report(r, e) < 0) {
         stream_abort(w, e);
         return e->code;
     }

@@ -185,6 +185,11 @@ static bool remove_flat(int at, const char *name)
     return !unlinkat(at, name, AT_REMOVEDIR);
 }
 
+void place_drop(const char *checkpoint)
+{
+    remove_flat(AT_FDCWD, checkpoint);
+}
+
 /* Remove the files of a stage's subdirectory, and the subdirectory if it is
  * then empty (true). */
 static bool remove_stage(int at, const char *name, enum where where)

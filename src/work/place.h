@@ -41,6 +41,8 @@ int64_t place_collect(const struct place *p, bool all);
  * of their settings) that are not in kept, a list ended by NULL.  Returns the
  * number removed. */
 int64_t place_forget(const struct place *p, const char *const *kept);
+/* Remove a checkpoint that this run has made in a work directory. */
+void place_drop(const char *checkpoint);
 /* Remove all files that forge made, and the directory if it is then empty. */
 void place_remove(const struct place *p);
 void place_close(struct place *p); /* releases the lock */

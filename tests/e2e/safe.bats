@@ -187,6 +187,56 @@ PYTHON
     [ ! -e out ]
 }
 
+# Start a run of model m to OUT in the background, and wait for a file of the work directory.
+begun() { # OUT FILE OPTION...
+    forge quantize m "$1" --text calib --sequences 24 --seqlen 256 -q --work work "${@:3}" 2>err &
+    pid=$!
+    until compgen -G "work/$2" >/dev/null; do
+        kill -0 $pid
+        sleep 0.01
+    done
+}
+
+ends() { # STATUS
+    wait $pid || [ $? -eq "$1" ]
+    grep "has changed since the run began" err
+}
+
+@test "weights overwritten in the middle are in nothing that is published" {
+    cp -r "$model" m
+    chmod -R u+w m
+    cp "$text" calib
+    begun out 'solve-*/codes-0.fts'
+    cp m/model.safetensors before
+    tr '\000-\377' '\001-\377\000' <before | tail -c 1000000 |
+        dd of=m/model.safetensors bs=4k seek=$((($(stat -c %s before) - 1000000) / 4096)) conv=notrunc status=none
+    ends 65
+    [ ! -e out ]
+    cp before m/model.safetensors
+    forge quantize m out --text calib --sequences 24 --seqlen 256 -q --work work
+    forge quantize m alone --text calib --sequences 24 --seqlen 256 -q
+    same out alone
+}
+
+@test "a config.json or a text that changes in the middle is refused, too" {
+    cp -r "$model" m
+    chmod -R u+w m
+    cp "$text" calib
+    begun out 'solve-*/codes-0.fts'
+    sed -i 's/"rope_theta": *[0-9.]*/"rope_theta": 77777.0/' m/config.json
+    ends 65
+    [ ! -e out ]
+    cp "$model/config.json" m
+    rm -r work
+    begun out 'solve-*/codes-0.fts' --tune 20 --tune-batch 2 --effort fast
+    head -n 20 "$text" >calib
+    ends 65
+    [ ! -e out ]
+    [ -z "$(find work/tuned-* -name '*.fts')" ]
+    run -2 make -s -f "$tree/scripts/pipeline.mk" -C work
+    [[ $output == *"error 65 forge: "*"calib': has changed since"* ]]
+}
+
 @test "sidecars that could not be copied are refused in the first second" {
     for kind in fifo zero outside; do
         for name in tokenizer.json generation_config.json chat_template.jinja LICENSE; do
