@@ -68,11 +68,10 @@ static int check_target(const char *path, struct err *e)
                    err_set(e, E_CREATE, "'%s': exists and is not empty", path);
 }
 
-/* Marks by which outdir_collect() knows our directories: `unfinished` is there
- * until the commit; a directory killed after its removal has the list of
- * checksums. */
+/* The mark by which outdir_collect() knows our directories; it is there until they have
+ * their name. */
 static const char unfinished[] = ".forge-unfinished";
-static const char *const marks[] = { unfinished, CHECKSUMS_FILE, NULL };
+static const char *const marks[] = { unfinished, NULL };
 
 int outdir_collect(const char *path)
 {
@@ -154,6 +153,7 @@ int outdir_rename(const struct outdir *o, const char *from, const char *to,
 int outdir_commit(struct outdir *o, struct err *e)
 {
     mode_t mask = umask(0);
+    int rc;
 
     umask(mask);
     if (outdir_go_on(e))
@@ -161,13 +161,14 @@ int outdir_commit(struct outdir *o, struct err *e)
     if (chmod(o->tmp.path, 0777 & ~mask))
         return err_set(e, E_CREATE,
                        "cannot set the mode of '%s':", o->tmp.path);
-    if (unlinkat(o->tmp.lock, unfinished, 0))
-        return err_set(e, E_IO, "cannot remove a file of '%s':", o->tmp.path);
     if (publish_sync_dir(o->tmp.path, e))
         return e->code;
     if (rename(o->tmp.path, o->path))
         return err_set(e, E_CREATE, "cannot rename to '%s':", o->path);
+    rc = unlinkat(o->tmp.lock, unfinished, 0);
     tmpdir_renamed(&o->tmp);
+    if (rc)
+        return err_set(e, E_IO, "cannot remove a file of '%s':", o->path);
     return publish_sync_dir(o->parent, e);
 }
 

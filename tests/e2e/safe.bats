@@ -444,15 +444,17 @@ PYTHON
         out.tmp.999999999.behind
     for d in AbCdEf making; do touch out.tmp.999999999.$d/{.forge-unfinished,model.safetensors}; done
     touch other.tmp.999999999.AbCdEf/.forge-unfinished out.tmp.999999999.AbCdEfg/.forge-unfinished
-    touch out.tmp.999999999.behind/{forge_checksums.json,model.safetensors}
+    touch out.tmp.999999999.behind/{SHA256SUMS,forge_checksums.json,model.safetensors}
+    mkdir -m 1700 out.tmp.999999999.beginn
     echo precious >out.tmp.999999999.mineee/notes.txt
     exec 8<out.tmp.999999999.making # as somebody who is at it
     flock 8
     forge quantize "$model" out "${quick[@]}" 8<&-
     run -0 compgen -G 'o*.tmp.*'
     [ "$(sort <<<"$output")" = "$(printf '%s\n' other.tmp.999999999.AbCdEf \
-        out.tmp.999999999.{AbCdEfg,making,mineee} | sort)" ]
+        out.tmp.999999999.{AbCdEfg,behind,emptyy,making,mineee} | sort)" ]
     [ "$(cat out.tmp.999999999.mineee/notes.txt)" = precious ]
+    [ "$(ls out.tmp.999999999.behind | wc -l)" -eq 3 ]
 }
 
 @test "a forge-shard that is killed leaves a directory, which the same command removes" {

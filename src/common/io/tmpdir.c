@@ -12,7 +12,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { TRIES = 100 };
+/* EMPTY: the mode of a directory that has no mark in it yet, which nobody else
+ * gives. */
+enum { TRIES = 100, EMPTY = S_ISVTX | S_IRWXU };
 
 static int open_directory(int at, const char *name)
 {
@@ -40,6 +42,7 @@ int tmpdir_make(struct tmpdir *t, const char *path, struct err *e)
         snprintf(t->path, cap, "%s.tmp.%ld.XXXXXX", path, (long)getpid());
         if (!mkdtemp(t->path))
             break;
+        (void)!chmod(t->path, EMPTY);
         t->lock = open_directory(AT_FDCWD, t->path);
         /* without locks (some network file systems) leftovers are not told
          * apart */
@@ -114,14 +117,22 @@ static bool is_marked(int fd, const char *const *marks)
     return false;
 }
 
-/* A directory in use is locked; one of another program has none of the
- * marks. */
+/* Whether it has a mark, or may be empty before its maker gave it one. */
+static bool is_ours(int fd, const char *const *marks)
+{
+    struct stat st;
+
+    return is_marked(fd, marks) ||
+           (!fstat(fd, &st) && (st.st_mode & 07777) == EMPTY);
+}
+
+/* A directory in use is locked. */
 static bool remove_one(int parent, const char *name, const char *const *marks)
 {
     int fd = open_directory(parent, name);
     bool removed = false;
 
-    if (fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB)) {
+    if (fd >= 0 && is_ours(fd, marks) && !flock(fd, LOCK_EX | LOCK_NB)) {
         if (is_marked(fd, marks))
             empty_directory(fd);
         removed = !unlinkat(parent, name, AT_REMOVEDIR);

@@ -2,8 +2,8 @@
  * one, PATH.tmp.PID.XXXXXX, and renamed when it is complete.
  *
  * Its maker holds a lock (flock) on it.  A leftover of a killed maker is
- * therefore one that nobody locks; it is removed if it is also empty or
- * contains a file of a name that only this program gives. */
+ * therefore one that nobody locks; it is removed if it contains a file of a name
+ * that only this program gives, or is empty and has the mode 1700 of a new one. */
 #ifndef FORGE_TMPDIR_H
 #define FORGE_TMPDIR_H
 
