@@ -14,6 +14,7 @@
 #include "forge/env.h"
 #include "forge/follow.h"
 #include "forge/request.h"
+#include "forge/stage_tools.h"
 #include "prune/prune.h"
 #include "shard/outdir.h"
 #include "tokens/upstream.h"
@@ -278,7 +279,7 @@ static int prune(struct request *r, struct err *e)
         return e->code;
     rc = access(r->pruned, F_OK) ?
              prune_make(&r->prune, r->j.model, r->pruned, e) :
-             0;
+             stage_checkpoint(r->pruned, e);
     if (!rc && inputs_same(&r->j.in, r->j.model, r->j.text, e) < 0) {
         place_drop(r->pruned);
         rc = e->code;

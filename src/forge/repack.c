@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/digests.h"
 #include "checkpoint/sidecar.h"
 #include "common/math/quant.h"
 #include "forge/arguments.h"
@@ -266,6 +267,7 @@ int command_repack(int argc, char **argv, struct err *e)
                       "Store a 4-bit checkpoint in another layout.", table);
     char model[PATH_MAX], out[PATH_MAX], place[PATH_MAX];
     const char *in = argv[i];
+    uint64_t tensors;
 
     if (argc - i != 2)
         return err_set(e, E_USAGE, "want IN and OUT (try --help)");
@@ -287,7 +289,8 @@ int command_repack(int argc, char **argv, struct err *e)
     verbosity = r.quiet ? -1 : 0;
     if (find_model(&in, place, e) < 0 || path_absolute(in, model, e) < 0 ||
         path_absolute(argv[i + 1], out, e) < 0 ||
-        check_out(argv[i + 1], out, model, e) < 0 || check_model(&r, in, e) < 0)
+        check_out(argv[i + 1], out, model, e) < 0 ||
+        check_model(&r, in, e) < 0 || digests_hold(in, &tensors, e) < 0)
         return e->code;
     if (r.act_order && r.layout == LAYOUT_CT)
         warning("'%s': vLLM and compressed-tensors of September 2026 and later "

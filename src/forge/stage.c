@@ -260,12 +260,13 @@ static int stage_result(struct stage *s, struct err *e)
     size_t n = strlen(name);
     char rest[JOB_WORD];
 
-    (void)e;
     if (s->j.layout != JOB_GGUF) {
         if (!is_made(s))
             pack(s, s->j.out);
         return 0;
     }
+    if (stage_checkpoint(s->P, e) < 0)
+        return e->code;
     snprintf(s->counts[0], WORD, "%s",
              opt_word(GGUF_REST_WORDS, s->j.rest, rest));
     n -= n > 5 && !strcmp(name + n - 5, ".gguf") ? 5 : 0;

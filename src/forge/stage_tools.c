@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "checkpoint/digests.h"
 #include "common/io/stream.h"
 
 const char *stage_path(char to[PATH_ROOM], const char *dir, const char *name)
@@ -246,6 +247,19 @@ static int read_through(const char *path, struct err *e)
         ;
     stream_close(r);
     return rc;
+}
+
+int stage_checkpoint(const char *dir, struct err *e)
+{
+    struct err found;
+    uint64_t tensors;
+    int rc = digests_hold(dir, &tensors, &found);
+
+    return rc ? err_set(e, rc,
+                        "%s: remove this checkpoint from the work directory, "
+                        "and the same command makes it again",
+                        found.msg) :
+                0;
 }
 
 int stage_damaged(const struct stage *s, int rc, struct err *e)

@@ -83,4 +83,8 @@ MUST_CHECK int stage_ring_end(struct stage *s, const char *codes,
  * layers as one input, finds damage: *e names the file that it is in. */
 int stage_damaged(const struct stage *s, int rc, struct err *e);
 
+/* Check a checkpoint that a run has made in its work directory by the list of digests
+ * in it.  Errors of digests_hold(), with what to do. */
+MUST_CHECK int stage_checkpoint(const char *dir, struct err *e);
+
 #endif

@@ -100,6 +100,18 @@ setup() {
     rm -rf small large
 }
 
+@test "a checkpoint that is not what was written is refused" {
+    cp -r sym-gptq bad
+    edit bad 'data[-1] ^= 1'
+    [ -e bad/forge_checksums.json ]
+    run -65 --separate-stderr forge repack bad out --layout awq
+    [[ $stderr == *"' is not what was written" ]]
+    [ ! -e out ]
+    rm bad/{forge_checksums.json,SHA256SUMS} # as another's
+    forge repack -q bad out --layout awq
+    rm -r bad
+}
+
 @test "tiles that are spoilt are refused" {
     forge repack -q asym-awq tiles --layout int4pack
     cp -r tiles bad

@@ -31,6 +31,32 @@ ggufs() {
     [[ $(ggufs experts m q.gguf work/packed-*) == *" linears in "*" others agree" ]]
 }
 
+@test "a checkpoint in the work directory that is damaged is refused, with what to do" {
+    forge quantize "$model" q.gguf "${small[@]}" --layout gguf --work work
+    rm q.gguf
+    mv work/packed-*/model.safetensors whole
+    flip whole >"$(echo work/packed-*)/model.safetensors"
+    refused 65 forge quantize "$model" out "${small[@]}" --layout gguf --work work
+    [[ $stderr == *"'packed-"*"': tensor '"*"' is not what was written: remove this checkpoint from"* ]]
+    /usr/bin/python3 "$tree/tests/reference/moe.py" make deepseek_v3 plain m
+    forge quantize m q --keep 4 --group 32 --method rtn --text "$text" --sequences 2 --seqlen 32 -q --work pruned
+    mv pruned/pruned-*/model.safetensors whole
+    flip whole >"$(echo pruned/pruned-*)/model.safetensors"
+    refused 65 forge quantize m out --keep 4 --group 32 --method rtn --text "$text" --sequences 2 --seqlen 32 -q --work pruned
+    [[ $stderr == *"is not what was written: remove this checkpoint"* ]]
+    rm -r pruned/pruned-*
+    forge quantize m out --keep 4 --group 32 --method rtn --text "$text" --sequences 2 --seqlen 32 -q --work pruned
+    same q out
+}
+
+# FILE with a byte in its middle changed.
+flip() {
+    local at=$(($(stat -c %s "$1") / 2))
+    head -c $at "$1"
+    tail -c +$((at + 1)) "$1" | head -c 1 | tr '\000-\377' '\001-\377\000'
+    tail -c +$((at + 2)) "$1"
+}
+
 @test "a run that was stopped goes on, and another file of the same codes takes no solving" {
     way=("${small[@]}" --layout gguf --work work)
     forge quantize "$model" one.gguf "${way[@]}"
