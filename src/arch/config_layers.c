@@ -398,6 +398,13 @@ const struct rope *model_layer_rope(const struct model_config *c, int64_t layer)
 int config_read_layers(struct model_config *c, const struct json *o,
                        struct err *e)
 {
+    bool both = false; /* gemma3_text: tokens see those behind them, too */
+
+    if (field_bool(o, "use_bidirectional_attention", &both, e) < 0)
+        return e->code;
+    if (both)
+        return err_set(e, E_CONFIG,
+                       "use_bidirectional_attention is not supported");
     return read_linear(c, o, e) < 0 || read_nope(c, o, e) < 0 ||
                    read_sliding(c, o, e) < 0 ?
                e->code :

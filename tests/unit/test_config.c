@@ -304,6 +304,8 @@ static void test_refusals(void)
     refused(E_CONFIG, "llama",
             "\"architectures\":[\"LlamaForSequenceClassification\"]",
             "LlamaForSequenceClassification");
+    refused(E_CONFIG, "gemma3_text", "\"use_bidirectional_attention\":true",
+            "use_bidirectional_attention is not supported");
     refused(E_CONFIG, "llama", "\"dtype\":\"float8_e4m3fn\"", "float8_e4m3fn");
     refused(E_CONFIG, "llama", "\"head_dim\":15", "head_dim 15");
     refused(E_DATA, "llama", "\"num_key_value_heads\":3", "multiple");
