@@ -263,10 +263,13 @@ static int read_scales(struct model_config *c, const struct json *o,
             return e->code;
         c->attention_scale = 1 / sqrt(scalar);
     }
-    if (f->softcaps && (read_cap(o, "attn_logit_softcapping", f->attention_cap,
-                                 &c->attention_cap, e) < 0 ||
-                        read_cap(o, "final_logit_softcapping", f->logit_cap,
-                                 &c->logit_cap, e) < 0))
+    /* transformers passes Gemma 3's attn_logit_softcapping to no attention */
+    if (f->attention_cap > 0 &&
+        read_cap(o, "attn_logit_softcapping", f->attention_cap,
+                 &c->attention_cap, e) < 0)
+        return e->code;
+    if (f->softcaps && read_cap(o, "final_logit_softcapping", f->logit_cap,
+                                &c->logit_cap, e) < 0)
         return e->code;
     return 0;
 }

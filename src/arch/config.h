@@ -126,8 +126,8 @@ struct family {
                        * logits_scaling */
     bool query_scalar;   /* query_pre_attn_scalar takes the place of head_dim in
                         * the scale of scores */
-    bool softcaps;       /* config.json's attn_logit_softcapping and
-                        * final_logit_softcapping; defaults below */
+    bool softcaps;       /* config.json's final_logit_softcapping, and where it
+                        * has a default attn_logit_softcapping; see below */
     bool rope_by_type;   /* sliding layers have a RoPE of their own: rope_theta
                         * local_theta, without scaling */
     bool mrope;          /* rope type mrope is default: for text its three

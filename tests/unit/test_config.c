@@ -72,6 +72,9 @@ static void test_variants(void)
                           "\"query_pre_attn_scalar\":4") == 0);
     CHECK(c.attention_cap == 0 && c.attention_scale == 0.5);
 
+    CHECK(parse("gemma3_text", "\"attn_logit_softcapping\":50.0,"
+                               "\"final_logit_softcapping\":30.0") == 0);
+    CHECK(c.attention_cap == 0 && c.logit_cap == 30);
     CHECK(parse("gemma3_text", "\"sliding_window_pattern\":3,"
                                "\"rope_local_base_freq\":500,"
                                "\"rope_scaling\":{\"rope_type\":\"linear\","
