@@ -106,8 +106,9 @@ struct family {
     bool attention_bias;      /* config.json's attention_bias gives q, k, v a
                                * bias, and ... */
     bool o_bias;              /* ... o too */
-    bool mlp_bias;    /* config.json's mlp_bias gives gate, up, down a bias */
-    bool mlp_biased;  /* gate, up and down have one */
+    bool mlp_bias;    /* config.json's mlp_bias gives gate, up, down a bias, but
+                       * not those of experts */
+    bool mlp_biased;  /* gate, up and down have one, those of experts, too */
     bool o_bias_key;  /* config.json's attention_out_bias gives o one */
     bool use_bias;    /* config.json's use_bias gives all of them one */
     bool fused_qkv;   /* q, k and v are one linear, qkv_proj */

@@ -141,6 +141,7 @@ static const struct family families[] = {
       .mla = true,
       .attention_bias = true,
       .o_bias = true,
+      .mlp_bias = true,
       .rope_pairs = true,
       .router = ROUTER_SOFTMAX,
       .renormalize_never = true,

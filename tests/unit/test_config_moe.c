@@ -72,6 +72,21 @@ static void test_latent(void)
             "16 + 7");
 }
 
+/* DeepSeek-V2's mlp_bias: of the dense MLP and the shared experts. */
+static void test_mlp_bias(void)
+{
+    struct linear l;
+
+    CHECK(parse("deepseek_v2", LORA ",\"mlp_bias\":true,"
+                                    "\"n_shared_experts\":1,"
+                                    "\"first_k_dense_replace\":1") == 0);
+    for (int64_t layer = 0; layer < 2; layer++)
+        for (int64_t i = 0; i < model_linear_count(&c, layer); i++) {
+            model_linear(&c, layer, i, &l);
+            CHECK(l.bias == (l.expert < 0 && strstr(l.module, ".mlp.")));
+        }
+}
+
 static void test_router(void)
 {
     CHECK(parse("deepseek_v3", MLA) == 0);
@@ -388,6 +403,7 @@ static void test_linears(void)
 int main(void)
 {
     test_latent();
+    test_mlp_bias();
     test_router();
     test_layers();
     test_ernie();
