@@ -342,9 +342,12 @@ static int read_all(struct model_config *c, const struct json *o, struct err *e)
         read_biases(c, t, e) < 0 || read_scales(c, t, e) < 0 ||
         config_read_layers(c, t, e) < 0 || config_read_altup(c, t, e) < 0 ||
         config_read_rope(c, t, e) < 0 || config_read_moe(c, t, e) < 0 ||
-        read_dtype(c, t, e) < 0 || read_quantization(c, o, e) < 0 ||
-        /* what both objects may say, the outer one decides */
-        field_bool(o, "tie_word_embeddings", &c->tied, e) < 0 ||
+        read_dtype(c, t, e) < 0 || read_quantization(c, o, e) < 0)
+        return e->code;
+    /* what both objects may say, the outer one decides, by its default, too */
+    if (c->wrapper && c->wrapper->tied)
+        c->tied = true;
+    if (field_bool(o, "tie_word_embeddings", &c->tied, e) < 0 ||
         read_dtype(c, o, e) < 0)
         return e->code;
     return 0;

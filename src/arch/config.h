@@ -293,6 +293,7 @@ struct wrapper {
     const char *architecture; /* "Gemma3ForConditionalGeneration" */
     const char *text; /* model_type of the language model where config.json
                        * does not say it */
+    bool tied;        /* default of tie_word_embeddings; false: the family's */
 };
 
 /* What config.json says.  Release with model_config_release(). */

@@ -58,16 +58,18 @@ static const struct layer_norms glm4_norms = { "input_layernorm",
 
 /* Models that are not language models alone. */
 static const struct wrapper wrappers[] = {
-    { "gemma3", "Gemma3ForConditionalGeneration", "gemma3_text" },
-    { "gemma3n", "Gemma3nForConditionalGeneration", "gemma3n_text" },
-    { "llama4", "Llama4ForConditionalGeneration", "llama4_text" },
-    { "mistral3", "Mistral3ForConditionalGeneration", "mistral" },
-    { "qwen3_5", "Qwen3_5ForConditionalGeneration", "qwen3_5_text" },
-    { "qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text" },
-    { "qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text" },
-    { "qwen3_vl", "Qwen3VLForConditionalGeneration", "qwen3_vl_text" },
-    { "qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration",
-      "qwen3_vl_moe_text" },
+    { "gemma3", "Gemma3ForConditionalGeneration", "gemma3_text", false },
+    { "gemma3n", "Gemma3nForConditionalGeneration", "gemma3n_text", false },
+    { "llama4", "Llama4ForConditionalGeneration", "llama4_text", false },
+    { "mistral3", "Mistral3ForConditionalGeneration", "mistral", true },
+    { "qwen3_5", "Qwen3_5ForConditionalGeneration", "qwen3_5_text", false },
+    { "qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text",
+      false },
+    { "qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text",
+      false },
+    { "qwen3_vl", "Qwen3VLForConditionalGeneration", "qwen3_vl_text", false },
+    { "qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe_text",
+      false },
 };
 
 static const struct family families[] = {

@@ -168,6 +168,10 @@ static void test_wrappers(void)
         "\"num_attention_heads\":4,\"num_key_value_heads\":2,"
         "\"vision_config\":{},\"rope_scaling\":{\"type\":\"mrope\","
         "\"mrope_section\":[2,3,3]}}";
+    static const char mistral[] =
+        "{\"model_type\":\"mistral3\",\"text_config\":{\"hidden_size\":64,"
+        "\"intermediate_size\":96,\"num_hidden_layers\":2,\"vocab_size\":9,"
+        "\"num_attention_heads\":8}}";
     static const char other[] =
         "{\"model_type\":\"llava_next\",\"text_config\":{}}";
 
@@ -178,7 +182,11 @@ static void test_wrappers(void)
     model_config_release(&c);
     CHECK(!model_config_parse(&c, flat, strlen(flat), "'config.json'", &e));
     CHECK(!strcmp(c.family->model_type, "qwen2_5_vl_text") && c.qkv_bias);
-    CHECK(c.rope.kind == ROPE_DEFAULT && c.rope.theta == 1e6);
+    CHECK(c.rope.kind == ROPE_DEFAULT && c.rope.theta == 1e6 && !c.tied);
+    model_config_release(&c);
+    CHECK(
+        !model_config_parse(&c, mistral, strlen(mistral), "'config.json'", &e));
+    CHECK(c.tied); /* as Mistral3Config */
     model_config_release(&c);
     CHECK(model_config_parse(&c, other, strlen(other), "'config.json'", &e) ==
           E_CONFIG);
