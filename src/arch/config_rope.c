@@ -271,6 +271,15 @@ static int read_local(struct model_config *c, const struct json *o,
     return 0;
 }
 
+/* llama_4_scaling_beta 0: queries do not grow with their position. */
+static bool grows_by_nothing(const struct json *p)
+{
+    double beta = 1;
+
+    return json_number(field_get(p, "llama_4_scaling_beta"), &beta) &&
+           beta == 0;
+}
+
 int config_read_rope(struct model_config *c, const struct json *o,
                      struct err *e)
 {
@@ -293,7 +302,7 @@ int config_read_rope(struct model_config *c, const struct json *o,
         return e->code;
     if (c->family->rope_given && !p)
         return err_set(e, E_DATA, "rope_parameters is missing");
-    if (c->family->position_scale) {
+    if (c->family->position_scale && !(p && grows_by_nothing(p))) {
         c->longest = (int64_t)c->rope.original_max_position;
         c->longest_by = "original_max_position_embeddings";
     }

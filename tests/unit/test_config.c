@@ -256,6 +256,12 @@ static void test_rope_spellings(void)
     CHECK(parse("llama", "\"rope_scaling\":{\"type\":\"dynamic\","
                          "\"factor\":2}") == 0);
     CHECK(c.rope.kind == ROPE_DYNAMIC);
+#define MINISTRAL(beta)                                                        \
+    "\"num_key_value_heads\":2,\"rope_parameters\":{\"rope_type\":\"yarn\","   \
+    "\"factor\":4,\"original_max_position_embeddings\":64,"                    \
+    "\"llama_4_scaling_beta\":" beta "}"
+    CHECK(parse("ministral3", MINISTRAL("0.1")) == 0 && c.longest == 64);
+    CHECK(parse("ministral3", MINISTRAL("0.0")) == 0 && !c.longest);
     CHECK(parse("llama", "\"rope_scaling\":{}") == 0);
 }
 
