@@ -250,6 +250,7 @@ END
     run -65 bash -c './keep m. <cut.fts >kept.fts'
     run -65 forge-ls kept.fts
     run -64 ./keep
+    [ "$(./keep --help | head -n 1)" = "usage: keep [OPTION]... PREFIX" ]
     # shellcheck disable=SC2034
     fail_stdin=s.fts
     PATH=$PWD:$PATH

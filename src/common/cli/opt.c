@@ -40,7 +40,7 @@ static void help(const char *synopsis, const char *summary,
 {
     char left[96];
 
-    wrap(synopsis, printf("usage: %s", progname), 11);
+    wrap(synopsis, printf("usage: %s", progname), 7);
     wrap(summary, 0, 0);
     putchar('\n');
     for (const struct opt *o = table; o->type != OPT_END; o++) {
