@@ -40,20 +40,28 @@ bool text_piped(const struct request *r)
     return r->text && !strcmp(r->text, "-");
 }
 
-/* Text is for the model's tokenizer.json; ids (.npy) are not. */
+/* Whether the model has a file of this name, or a path that is too long. */
+static bool has(const struct request *r, const char *name)
+{
+    char path[PATH_MAX];
+
+    return (size_t)snprintf(path, sizeof(path), "%s/%s", r->model, name) >=
+               sizeof(path) ||
+           !access(path, F_OK);
+}
+
+/* Text is for the model's tokenizer.json; ids (.npy) are not.  Where there is no model at
+ * all, check_model() says so. */
 static int check_tokenizer(const struct request *r, struct err *e)
 {
-    char begin[sizeof(NPY_MAGIC) - 1], path[PATH_MAX];
+    char begin[sizeof(NPY_MAGIC) - 1];
     FILE *f = fopen(r->text, "rb");
     bool ids = f && fread(begin, 1, sizeof(begin), f) == sizeof(begin) &&
                !memcmp(begin, NPY_MAGIC, sizeof(begin));
 
     if (f)
         fclose(f);
-    if (ids ||
-        (size_t)snprintf(path, sizeof(path), "%s/tokenizer.json", r->model) >=
-            sizeof(path) ||
-        !access(path, F_OK))
+    if (ids || has(r, "tokenizer.json") || !has(r, "config.json"))
         return 0;
     return err_set(e, E_NOINPUT,
                    "'%s' has no tokenizer.json: want ids (.npy) as --text, "

@@ -37,6 +37,15 @@ setup() {
     refused 64 forge status
 }
 
+@test "a directory without a checkpoint: that is said, not what its tokenizer lacks" {
+    mkdir empty
+    for how in "--text $text" "--method rtn"; do
+        # shellcheck disable=SC2086
+        refused 66 forge quantize empty out $how
+        [ "$stderr" = "forge: '$PWD/empty/config.json': cannot open: No such file or directory" ]
+    done
+}
+
 @test "what may have been meant is said" {
     meant() { # WORD COMMAND...
         refused 64 "${@:2}"
