@@ -9,6 +9,7 @@
 
 #include "arch/lacks.h"
 #include "common/io/file.h"
+#include "common/io/hash.h"
 #include "forge/stage_tools.h"
 #include "gptq/bits/errors.h"
 
@@ -216,14 +217,56 @@ static int make(const struct request *r, const char *path, struct err *e)
 
 /* ---- the rules ---- */
 
-static int take(struct request *r, const char *path, struct err *e)
+/* The last line: the hash of those before it. */
+#define SEAL "#xxh3 %016" PRIx64 "\n"
+enum { SEAL_LEN = 6 + 16 + 1, RULES_MAX = 1 << 24 };
+
+static int seal(const char *path, struct err *e)
 {
-    char *text, *line, *next;
+    char *text, *sealed = NULL;
     size_t len;
-    int rc = file_slurp(&text, &len, path, 1 << 24, e);
+    int n, rc = file_slurp(&text, &len, path, RULES_MAX - SEAL_LEN, e);
 
     if (rc)
         return rc;
+    n = asprintf(&sealed, "%s" SEAL, text, XXH3_64bits(text, len));
+    rc = n < 0 ? err_set(e, E_TEMP, "bits: out of memory") :
+                 publish_text(path, sealed, (size_t)n, e);
+    if (n >= 0)
+        free(sealed);
+    free(text);
+    return rc;
+}
+
+/* *text = the rules, to be freed; NULL: there are none that are whole. */
+static int read_rules(const char *path, char **text, struct err *e)
+{
+    char last[SEAL_LEN + 1];
+    size_t len;
+    int rc = file_slurp(text, &len, path, RULES_MAX, e);
+
+    if (rc) {
+        *text = NULL;
+        return rc == E_NOINPUT ? 0 : rc;
+    }
+    if (len >= SEAL_LEN) {
+        len -= SEAL_LEN;
+        snprintf(last, sizeof(last), SEAL, XXH3_64bits(*text, len));
+        if (!strcmp(*text + len, last)) {
+            (*text)[len] = 0;
+            return 0;
+        }
+    }
+    free(*text);
+    *text = NULL;
+    return 0;
+}
+
+static int take(struct request *r, char *text, struct err *e)
+{
+    char *line, *next;
+    int rc = 0;
+
     for (line = text; !rc && *line; line = next) {
         next = line + strcspn(line, "\n");
         if (*next)
@@ -233,25 +276,30 @@ static int take(struct request *r, const char *path, struct err *e)
         else if (*line != '#' && (rc = grid_rule_check(line, e)) == 0)
             rc = globs_add(&r->j.grids, line, e);
     }
-    free(text);
-    return rc ? err_prefix(e, "'%s'", path) : 0;
+    return rc;
 }
 
 int bits_settle(struct request *r, struct err *e)
 {
-    char path[PATH_MAX];
+    char path[PATH_MAX], *text;
+    int rc;
 
-    if (keys_bits(r, path, e) < 0)
+    if (keys_bits(r, path, e) < 0 || read_rules(path, &text, e) < 0)
         return e->code;
-    if (access(path, F_OK)) {
-        int rc = make(r, path, e);
-
+    if (!text) {
+        rc = make(r, path, e);
         if (!rc && inputs_same(&r->j.in, r->j.model, r->j.text, e) < 0) {
             unlink(path);
             rc = e->code;
         }
+        if (!rc)
+            rc = seal(path, e);
+        if (!rc)
+            rc = read_rules(path, &text, e);
         if (rc)
             return rc;
     }
-    return take(r, path, e) < 0 ? e->code : check_model(r, e);
+    rc = text ? take(r, text, e) : err_set(e, E_DATA, "it is not whole");
+    free(text);
+    return rc ? err_prefix(e, "'%s'", path) : check_model(r, e);
 }

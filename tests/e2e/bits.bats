@@ -31,6 +31,21 @@ taken() { # DIRECTORY
     forge-shard -q --from "$model" --verify c
 }
 
+@test "rules that are cut in the work directory are made again" {
+    fast=("${small[@]}" --effort fast --bits 4.4 --work work)
+    forge quantize "$model" a "${fast[@]}"
+    rules=$(echo work/bits-*)
+    cp "$rules" whole
+    for cut in 0 100 $(($(stat -c %s whole) - 24)); do
+        rm -r work/solve-*
+        head -c "$cut" whole >"$rules"
+        forge quantize "$model" b "${fast[@]}"
+        cmp whole "$rules"
+        same a b
+        rm -r b
+    done
+}
+
 @test "GGUF: blocks of 4 bits and of 8; families without gradients; mixtures" {
     forge quantize "$model" q.gguf "${small[@]}" --effort fast --layout gguf --bits 5 --work four-eight
     forge report four-eight --csv q.csv -o q.html
