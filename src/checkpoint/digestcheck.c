@@ -4,6 +4,7 @@
  * Each file is read once, by one thread: all of it goes through SHA-256, and
  * the bytes of a tensor also through XXH3, which tells where the damage is. */
 #include <dirent.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -310,6 +311,8 @@ static int check_file(struct checker *c, const char *name, struct err *e)
     struct reading r = { 0 };
     int rc = modeldir_file(&c->dir, name, &r.f, e);
 
+    if (rc == E_NOINPUT && strstr(e->msg, strerror(EACCES)))
+        return rc;
     if (rc == E_NOINPUT || rc == E_DATA) {
         found(c, name, "%s",
               rc == E_NOINPUT ? "is missing" :

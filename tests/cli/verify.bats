@@ -35,6 +35,16 @@ found() { # FILE TEXT [ARGUMENT...]
     [[ $stderr == *"not as it was written" ]]
 }
 
+@test "a file that cannot be read is not called missing" {
+    [ "$(id -u)" -eq 0 ] || skip "not root"
+    cp -r out denied
+    chmod a+rx . denied
+    chmod 000 denied/model*.safetensors
+    run -66 --separate-stderr setpriv --reuid 65534 --clear-groups "$(command -v forge)" verify denied
+    [[ $stderr == *": Permission denied" && ${#stderr_lines[@]} -eq 1 ]]
+    rm -rf denied
+}
+
 @test "sha256sum reads the digests; every tensor's hash is its bytes'" {
     (cd out && sha256sum --quiet --strict -c SHA256SUMS)
     [ "$(wc -l <out/SHA256SUMS)" -eq "$(($(ls out | wc -l) - 1))" ]
