@@ -209,6 +209,9 @@ int check_text(const char *path, struct err *e)
     return st.st_size ? 0 : err_set(e, E_DATA, "'%s': is empty", path);
 }
 
+/* What the name is longer by until all is complete. */
+#define TMP_LONGEST ".tmp.4194304.XXXXXX"
+
 int check_out(const char *given, const char *out, const char *model,
               struct err *e)
 {
@@ -226,6 +229,8 @@ int check_out(const char *given, const char *out, const char *model,
         access(parent, W_OK | X_OK))
         return err_set(e, E_CREATE, "'%s': cannot be created in '%s'", given,
                        parent);
+    if (strlen(strrchr(out, '/') + 1) > NAME_MAX - strlen(TMP_LONGEST))
+        return err_set(e, E_CREATE, "'%s': the name is too long", given);
     if (path_inside(out, model))
         return err_set(e, E_CREATE, "'%s': lies inside the model '%s'", given,
                        model);

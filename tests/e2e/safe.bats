@@ -436,6 +436,14 @@ PYTHON
     [ ! -e out.work ]
 }
 
+@test "a name of OUT that is too long is refused at once" {
+    long=$(printf '%0240d' 1)
+    at_once 73 forge quantize "$model" "$long" "${quick[@]}" --work work
+    [[ $stderr == *"': the name is too long" ]]
+    [ ! -e work ]
+    forge quantize "$model" "${long:4}" "${quick[@]}" --work work
+}
+
 # ---- what a killed run leaves, and who removes it ----
 
 @test "half an OUT of a killed forge-shard is removed by the next, and no other" {
