@@ -34,13 +34,13 @@ taken() { # DIRECTORY
 @test "rules that are cut in the work directory are made again" {
     fast=("${small[@]}" --effort fast --bits 4.4 --work work)
     forge quantize "$model" a "${fast[@]}"
-    rules=$(echo work/bits-*)
-    cp "$rules" whole
+    made=$(echo work/bits-*)
+    cp "$made" whole
     for cut in 0 100 $(($(stat -c %s whole) - 24)); do
         rm -r work/solve-*
-        head -c "$cut" whole >"$rules"
+        head -c "$cut" whole >"$made"
         forge quantize "$model" b "${fast[@]}"
-        cmp whole "$rules"
+        cmp whole "$made"
         same a b
         rm -r b
     done
