@@ -146,7 +146,7 @@ static int finish(const struct request *r, struct follow *f,
         return rc;
     if (!r->quiet)
         summary_print(r, &f->records, m->seconds, m->peak);
-    return flush_stdout(e);
+    return flush_stdout(e) < 0 ? err_prefix(e, "'%s' is complete", r->out) : 0;
 }
 
 int make_run(struct request *r, double estimate, struct err *e)

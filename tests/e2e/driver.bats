@@ -412,6 +412,10 @@ PYTHON
     # what was made could not be said
     run -74 --separate-stderr sh -c 'forge quantize "$0" out --method rtn --progress json >/dev/full' "$model"
     jq -es 'length == 29 and .[28].status == 74' <<<"${stderr%$'\n'*}"
+    [[ $stderr == *"forge: 'out' is complete: cannot write '<stdout>': No space left on device" ]]
+    forge verify -q out
+    forge gc -q out.work
+    [ ! -e out.work ]
 }
 
 @test "--progress json of other commands: JSON of their tools, and no summary" {
