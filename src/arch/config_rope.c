@@ -272,7 +272,7 @@ static int read_local(struct model_config *c, const struct json *o,
 }
 
 /* llama_4_scaling_beta 0: queries do not grow with their position. */
-static bool grows_by_nothing(const struct json *p)
+static bool does_not_grow(const struct json *p)
 {
     double beta = 1;
 
@@ -302,7 +302,7 @@ int config_read_rope(struct model_config *c, const struct json *o,
         return e->code;
     if (c->family->rope_given && !p)
         return err_set(e, E_DATA, "rope_parameters is missing");
-    if (c->family->position_scale && !(p && grows_by_nothing(p))) {
+    if (c->family->position_scale && !(p && does_not_grow(p))) {
         c->longest = (int64_t)c->rope.original_max_position;
         c->longest_by = "original_max_position_embeddings";
     }

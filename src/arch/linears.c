@@ -144,7 +144,7 @@ static void shape(const struct model_config *c, int64_t width, struct linear *l)
     int64_t kv = c->n_kv_heads * c->head_dim, in_q = c->mla.q_lora;
     int64_t latent = c->mla.kv_lora;
     bool linear = model_layer_linear(c, l->layer);
-    bool mlp = c->mlp_bias && (l->expert < 0 || c->family->mlp_biased);
+    bool biased = c->mlp_bias && (l->expert < 0 || c->family->mlp_biased);
     int64_t keys = c->delta.k_heads * c->delta.k_dim;
     int64_t values = c->delta.v_heads * c->delta.v_dim;
     int64_t z = c->family->delta == DELTA_SPLIT ? 0 :
@@ -166,11 +166,11 @@ static void shape(const struct model_config *c, int64_t width, struct linear *l)
         [PART_KV_B] = { c->n_heads * (c->mla.nope + c->v_dim), latent, false },
         [PART_O] = { h, linear ? values : c->n_heads * c->v_dim,
                      linear ? c->delta.bias : c->o_bias },
-        [PART_GATE] = { width, h, mlp },
-        [PART_UP] = { width, h, mlp },
-        [PART_DOWN] = { h, width, mlp },
+        [PART_GATE] = { width, h, biased },
+        [PART_UP] = { width, h, biased },
+        [PART_DOWN] = { h, width, biased },
         [PART_QKV] = { q + 2 * kv, h, c->qkv_bias },
-        [PART_GATE_UP] = { 2 * width, h, mlp },
+        [PART_GATE_UP] = { 2 * width, h, biased },
         [PART_MIX] = { 2 * keys + values + z, h, c->delta.bias },
         [PART_Z] = { values, h, false },
     };
