@@ -107,6 +107,23 @@ int check_paths(struct request *r, struct err *e)
 
 /* ---- the model ---- */
 
+static bool skips_experts(const struct module_choice *choice,
+                          const struct model_config *c)
+{
+    struct linear l;
+
+    for (int64_t layer = 0; layer < c->n_layers; layer++) {
+        int64_t first = model_linear_common(c, layer);
+
+        if (!model_layer_experts(c, layer))
+            continue;
+        model_linear(c, layer, first, &l); /* all are chosen alike */
+        if (!module_chosen(choice, l.module))
+            return true;
+    }
+    return false;
+}
+
 static int check_choice(const struct job *j, const struct module_choice *choice,
                         struct err *e)
 {
@@ -125,6 +142,9 @@ static int check_choice(const struct job *j, const struct module_choice *choice,
         warning(
             "--layout gptq: transformers loads it only where the same linears "
             "are quantized in all layers");
+    if (!rc && j->layout == LAYOUT_CT && skips_experts(choice, &c))
+        warning("--layout compressed-tensors: transformers does not load "
+                "mixtures with experts that are not quantized");
     model_config_release(&c);
     return rc;
 }

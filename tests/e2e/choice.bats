@@ -161,6 +161,16 @@ PYTHON
     [[ $output == *" 24 "* ]]
 }
 
+@test "compressed-tensors with experts that are not quantized: transformers cannot load it, which is said" {
+    python3 "$tree/tests/reference/forward.py" make qwen3_moe m
+    for way in "--skip *.0.mlp.experts.*" "--modules *.self_attn.*"; do
+        run -0 --separate-stderr forge quantize m out --method rtn --group 16 "${way% *}" "${way#* }" -n --rate 100
+        [[ $stderr == *"warning: --layout compressed-tensors: transformers does not load mixtures with experts that are not"* ]]
+    done
+    run -0 --separate-stderr forge quantize m out --method rtn --group 16 --skip '*.self_attn.*' -n --rate 100
+    [[ $stderr != *"transformers does not load"* ]]
+}
+
 @test "forge-weights: --linears and --others share the tensors by the same patterns" {
     how=(--modules '*.mlp.*' --skip '*.down_proj')
     forge-weights -q "${how[@]}" --linears "$model" | forge-ls - >linears
