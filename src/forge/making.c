@@ -39,18 +39,24 @@ static int write_meter(const struct request *r, const struct meter *m,
 }
 
 /* The error of a failed make without a step's report: the last line of
- * forge-run in make's log, else the log's path. */
+ * forge-run in make's log, with what its launcher said, else the log's path. */
 static int blame_log(const struct request *r, int status, struct err *e)
 {
     char path[PATH_MAX + 16], *text, *line, *said = NULL;
+    const char *other = NULL, *before = NULL; /* as srun's or ssh's own */
     size_t len;
 
     snprintf(path, sizeof(path), "%s/make.log", r->work_path);
     if (!file_slurp(&text, &len, path, 1 << 24, e)) {
         for (line = strtok(text, "\n"); line; line = strtok(NULL, "\n"))
-            if (!strncmp(line, "forge-run: ", 11))
+            if (!strncmp(line, "forge-run: ", 11)) {
                 said = line;
-        err_set(e, E_TEMP, "%s", said ? said : "");
+                before = other;
+            } else if (strncmp(line, "make", 4) != 0) {
+                other = line;
+            }
+        err_set(e, E_TEMP, "%s%s%s", said ? said : "", before ? ": " : "",
+                before ? before : "");
         free(text);
         if (said)
             return e->code;

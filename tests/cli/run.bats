@@ -118,6 +118,15 @@ nothing_left() {
     done
 }
 
+@test "what a launcher says that cannot start is in the message" {
+    mkdir -p refuse
+    printf '#!/bin/sh\necho "srun: unrecognized option" >&2\nexit 1\n' >refuse/srun
+    chmod +x refuse/srun
+    FORGE_LAUNCH="$PWD/refuse/srun -Q" run -75 --separate-stderr forge quantize "$FORGE_TREE/examples/llama-4m" out \
+        --text "$FORGE_TREE/examples/calib.jsonl" --sequences 4 --seqlen 64 -q --parts 2 --work refused
+    [[ $stderr == *"node lost?: srun: unrecognized option" ]]
+}
+
 @test "a node that is lost is 75, whatever the launcher says" {
     export FORGE_LAUNCH=srun
     for fault in lost refused killed half; do
