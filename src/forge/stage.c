@@ -416,6 +416,7 @@ static int run(struct stage *s, size_t which, struct err *e)
     if (stages[which].quiet)
         s->p.out = null = open("/dev/null", O_WRONLY | O_CLOEXEC);
     rc = s->p.n ? pipes_run(&s->p, e) : 0;
+    rc = stage_damaged(s, rc, e);
     if (s->p.n && unchanged(s, &changed) < 0) {
         rc = changed.code;
         *e = changed;
@@ -426,7 +427,7 @@ static int run(struct stage *s, size_t which, struct err *e)
         close(null);
     if (rc > 0)
         return err_set(e, E_BUG, "a step ended with 1");
-    return stage_moments_lost(s, stage_damaged(s, rc, e), e);
+    return stage_moments_lost(s, rc, e);
 }
 
 static size_t find(const char *name)

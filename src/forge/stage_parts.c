@@ -78,10 +78,20 @@ static void remove_states(struct stage *s, size_t stop)
         unlink(states_path(s, stop));
 }
 
-/* E_TEMP: path is not there, or cannot be seen yet. */
+/* E_TEMP: path is not there, or cannot be seen yet.  E_DATA: cat(1) would pass on
+ * nothing. */
 static int want(const char *path, struct err *e)
 {
-    return access(path, R_OK) ? err_set(e, E_TEMP, "'%s':", path) : 0;
+    struct stat st;
+
+    if (access(path, R_OK) || stat(path, &st))
+        return err_set(e, E_TEMP, "'%s':", path);
+    return st.st_size ?
+               0 :
+               err_set(e, E_DATA,
+                       "'%s': is empty: remove it from the work "
+                       "directory, and the same command makes it again",
+                       path);
 }
 
 /* ---- moments ---- */

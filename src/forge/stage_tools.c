@@ -6,9 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "checkpoint/digests.h"
 #include "common/io/stream.h"
+#include "split/along.h"
 
 const char *stage_path(char to[PATH_ROOM], const char *dir, const char *name)
 {
@@ -262,21 +264,44 @@ int stage_checkpoint(const char *dir, struct err *e)
                 0;
 }
 
+/* Read a file of the work directory, or with a % that of each layer, as far as they are
+ * there; E_DATA: one is damaged. */
+static int read_word(const struct stage *s, const char *word, struct err *e)
+{
+    char path[PATH_MAX];
+    size_t n = strlen(word);
+    bool all = strchr(word, '%');
+
+    if (*word == '/' || n < 5 || n >= PATH_ROOM || strcmp(word + n - 4, ".fts"))
+        return 0;
+    for (int64_t i = 0; i < (all ? s->j.layers : 1); i++) {
+        if (all)
+            layer_path(word, i, path);
+        else
+            strcpy(path, word);
+        if (!access(path, R_OK) && read_through(path, e) == E_DATA)
+            return E_DATA;
+    }
+    return 0;
+}
+
 int stage_damaged(const struct stage *s, int rc, struct err *e)
 {
-    static const char blind[] = "forge-pack: '<stdin>': ";
-    char path[PATH_ROOM];
+    char tool[WORD];
     struct err found;
 
-    if (rc != E_DATA || strncmp(e->msg, blind, sizeof(blind) - 1) != 0)
-        return rc;
-    for (int64_t i = 0; i < s->j.layers; i++)
-        if (read_through(stage_layer_path(path, s->U, "codes", i), &found) ==
-            E_DATA)
-            return err_set(
-                e, E_DATA,
-                "forge-pack: %s: remove it from the work directory, and the "
-                "same command makes it again",
-                found.msg);
+    snprintf(tool, sizeof(tool), "%.*s", (int)strcspn(e->msg, ":"), e->msg);
+    for (int i = 0; rc == E_DATA && i < s->p.n; i++) {
+        const struct command *c = &s->p.command[i];
+        int bad = c->before ? read_word(s, c->before, &found) : 0;
+
+        for (int k = 1; k < c->argc && !bad; k++)
+            bad = read_word(s, c->argv[k], &found);
+        if (bad)
+            return err_set(e, E_DATA,
+                           "%s: %s: remove it from the work directory, and the "
+                           "same command makes it again",
+                           tool, found.msg);
+    }
     return rc;
 }

@@ -47,6 +47,19 @@ pause() { # MILLISECONDS
     sleep "$(printf '%d.%03d' $(($1 / 1000)) $(($1 % 1000)))"
 }
 
+@test "other damaged files of a work directory are named with what to do" {
+    forge quantize "$model" out "${small[@]}" --work work
+    for name in tokens fisher; do
+        rm -rf out work/solve-*
+        bad=$(cd work && echo ./*/$name.fts)
+        cp "work/$bad" whole
+        head -c 1000 whole >"work/$bad"
+        run -65 --separate-stderr forge quantize "$model" out "${small[@]}" --work work
+        [[ $stderr == *"'${bad#./}': "*": remove it from the work directory, and the same command makes it again" ]]
+        cp whole "work/$bad"
+    done
+}
+
 @test "twenty kills at twenty moments, each resumed to the same bytes" {
     for ((i = 1, tries = 0; i <= 20 && tries < 100; tries++)); do
         start out

@@ -280,6 +280,28 @@ SH
         -name hidden.fts)" ]
 }
 
+@test "an empty share is named, with what to do, and is in no layer" {
+    way=("${small[@]}" --parts 3 --jobs 2 --effort fast --work w)
+    forge quantize "$model" out "${way[@]}" 2>/dev/null &
+    pid=$!
+    until compgen -G 'w/solve-*/codes-3-mlp_in.share-0-of-*.fts' >/dev/null; do
+        kill -0 $pid
+        sleep 0.01
+    done
+    kill -TERM $pid
+    wait $pid || true
+    rm -f w/solve-*/codes-3.fts
+    share=$(compgen -G 'w/solve-*/codes-3-mlp_in.share-0-of-*.fts')
+    : >"$share"
+    refused 65 forge quantize "$model" out "${way[@]}"
+    [[ $stderr == *"'${share#w/}'"*": remove it from the work directory, and the same command makes it again" ]]
+    [ ! -e "$(echo w/solve-*)/codes-3.fts" ]
+    rm "$share"
+    forge quantize "$model" out "${way[@]}"
+    forge quantize "$model" alone "${small[@]}" --parts 3 --effort fast
+    same out alone
+}
+
 @test "what cannot be is refused, and a full scratch is said" {
     refused 64 forge quantize "$model" out "${small[@]}" --parts 5
     refused 64 forge quantize "$model" out --method rtn --parts 2
