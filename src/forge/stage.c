@@ -153,13 +153,19 @@ static bool is_made(struct stage *s)
     return made;
 }
 
+/* What the next layer would be made of. */
+static void states_tidy(struct stage *s)
+{
+    unlink(stage_path(s->path[0], s->S, "hidden.fts"));
+    stage_parts_tidy(s);
+}
+
 static void loop_tidy(struct stage *s)
 {
     const char *made = checkpoint_path(s);
     struct err e;
 
-    unlink(stage_path(s->path[0], s->S, "hidden.fts"));
-    stage_parts_tidy(s);
+    states_tidy(s);
     if (!s->j.tune && publish_text(made_path(s), made, strlen(made), &e) < 0)
         warning("%s", e.msg);
 }
@@ -302,7 +308,7 @@ static const struct {
     { "own", stage_own, NOTHING, false, false, NULL },
     { "tune", stage_tune, NOTHING, true, true, NULL },
     { "pack", stage_pack, NOTHING, false, false, NULL },
-    { "result", stage_result, NOTHING, false, false, NULL },
+    { "result", stage_result, NOTHING, false, false, states_tidy },
 };
 
 /* ---- layers that stay as they are ---- */

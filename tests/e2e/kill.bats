@@ -47,6 +47,14 @@ pause() { # MILLISECONDS
     sleep "$(printf '%d.%03d' $(($1 / 1000)) $(($1 % 1000)))"
 }
 
+@test "states that a killed loop left go with the result" {
+    forge quantize "$model" out "${small[@]}" --effort fast --work work
+    rm -r out
+    : >"$(echo work/solve-*)/hidden.fts"
+    forge quantize "$model" out "${small[@]}" --effort fast --work work
+    [ -z "$(find work -name hidden.fts)" ]
+}
+
 @test "other damaged files of a work directory are named with what to do" {
     forge quantize "$model" out "${small[@]}" --work work
     for name in tokens fisher; do
