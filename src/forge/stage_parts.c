@@ -55,11 +55,16 @@ static bool published(const struct stage *s, size_t stop)
            (!(p->layer % PUBLISH_LAYERS) && (!stop || p[-1].layer != p->layer));
 }
 
+/* Of this work directory alone: others may have the same key. */
 static const char *scratch_dir(struct stage *s)
 {
-    return *s->j.scratch ?
-               stage_text(s, "%s/forge-%s", s->j.scratch, s->j.skey) :
-               s->S;
+    struct stat st;
+
+    if (!*s->j.scratch)
+        return s->S;
+    return stat(".", &st) ? "" :
+                            stage_text(s, "%s/forge-%s-%" PRIu64, s->j.scratch,
+                                       s->j.skey, (uint64_t)st.st_ino);
 }
 
 static const char *states_path(struct stage *s, size_t stop)

@@ -302,6 +302,15 @@ SH
     same out alone
 }
 
+@test "two work directories with one key have states of their own on scratch" {
+    mkdir scratch
+    way=("${small[@]}" --effort fast --parts 2 --jobs 2 --scratch "$PWD/scratch")
+    forge quantize "$model" a "${way[@]}" --work one &
+    forge quantize "$model" b "${way[@]}" --work two
+    wait $!
+    same a b
+}
+
 @test "what cannot be is refused, and a full scratch is said" {
     refused 64 forge quantize "$model" out "${small[@]}" --parts 5
     refused 64 forge quantize "$model" out --method rtn --parts 2
