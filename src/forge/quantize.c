@@ -356,7 +356,7 @@ static int work(struct request *r, struct err *e)
     if (r->bits > 0 && (rc = bits_settle(r, e)))
         return rc;
     room_plan(r, false, &room);
-    if (room_check(r, &room, e) < 0 || keys_make(r, e) < 0)
+    if (keys_make(r, e) < 0 || room_check(r, &room, e) < 0)
         return e->code;
     r->j.states_memory = (uint64_t)room.states_kept;
     if (room.flops[r->j.effort] > worth_measuring && !r->quiet)

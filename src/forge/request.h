@@ -86,8 +86,8 @@ struct room {
 /* Estimate *room.  measure: if no rate was given, measure it for half a
  * second. */
 void room_plan(const struct request *r, bool measure, struct room *room);
-/* E_IO: not enough free disk space; E_TEMP: not enough memory.  A note where files
- * to go on from have no room. */
+/* E_IO: not enough free disk space, besides what an earlier run has made of the work
+ * directory; E_TEMP: not enough memory.  A note where files to go on from have no room. */
 MUST_CHECK int room_check(const struct request *r, const struct room *room,
                           struct err *e);
 /* Print the estimate (--dry-run). */

@@ -1,10 +1,14 @@
 /* room.c - estimates disk space, memory and time of a quantization; see
  * request.h. */
+#include <dirent.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include "arch/device_bytes.h"
 #include "common/cli/units.h"
@@ -305,8 +309,57 @@ static int check_disk(const char *given, const char *path, double need,
                                 size_text(a, need), size_text(b, is));
 }
 
-/* Said once. */
-static void note_resume(const struct request *r, const struct room *room)
+/* Bytes that the files of a directory take. */
+static double taken(const char *work, const char *name)
+{
+    char path[PATH_MAX + NAME_MAX + 2];
+    struct dirent *d;
+    struct stat st;
+    double bytes = 0;
+    DIR *dir;
+
+    snprintf(path, sizeof(path), "%s/%s", work, name);
+    dir = opendir(path);
+    while (dir && (d = readdir(dir)))
+        if (!fstatat(dirfd(dir), d->d_name, &st, AT_SYMLINK_NOFOLLOW) &&
+            S_ISREG(st.st_mode))
+            bytes += (double)st.st_blocks * 512;
+    if (dir)
+        closedir(dir);
+    return bytes;
+}
+
+/* Bytes of the work directory that an earlier run has made, and this one need not: of
+ * the stages with its keys; before these are known, of all. */
+static double made(const struct request *r)
+{
+    const struct job *j = &r->j;
+    char name[STAGE_DIR], codes[STAGE_DIR];
+    const char *work = r->work_path;
+    double bytes = 0;
+    struct dirent *d;
+    DIR *dir;
+
+    if (*j->skey) {
+        if (strcmp(job_codes_dir(j, codes), job_solve_dir(j, name)) != 0)
+            bytes = taken(work, codes);
+        return bytes + taken(work, job_tokens_dir(j, name)) +
+               taken(work, job_calib_dir(j, name)) +
+               taken(work, job_solve_dir(j, name)) +
+               taken(work, job_packed_dir(j, name));
+    }
+    dir = opendir(work);
+    while (dir && (d = readdir(dir)))
+        if (*d->d_name != '.')
+            bytes += taken(work, d->d_name);
+    if (dir)
+        closedir(dir);
+    return bytes;
+}
+
+/* Said once.  there: what is made already. */
+static void note_resume(const struct request *r, const struct room *room,
+                        double there)
 {
     static bool said;
     char a[UNIT_TEXT], b[UNIT_TEXT];
@@ -314,27 +367,27 @@ static void note_resume(const struct request *r, const struct room *room)
     double is;
 
     if (said || free_disk(r->work_path, r->work_path, &is, &why) < 0 ||
-        is >= room->work + room->resume)
+        is + there >= room->work + room->resume)
         return;
     said = true;
     remark("'%s': %s more would keep hidden states to go on from, %s are free: "
            "after a kill, layers that have their codes may be run again",
            r->work_path, size_text(a, room->resume),
-           size_text(b, is - room->work));
+           size_text(b, is + there - room->work));
 }
 
 int room_check(const struct request *r, const struct room *room, struct err *e)
 {
-    double memory = memory_available();
+    double memory = memory_available(), there = made(r);
     char a[UNIT_TEXT], b[UNIT_TEXT];
 
-    if (check_disk(r->work_path, r->work_path, room->work, e) < 0 ||
+    if (check_disk(r->work_path, r->work_path, room->work - there, e) < 0 ||
         check_disk(r->out, r->j.out, room->out, e) < 0)
         return e->code;
     if (memory > 0 && room->memory > memory)
         return err_set(e, E_TEMP, "needs %s of memory, %s are available",
                        size_text(a, room->memory), size_text(b, memory));
-    note_resume(r, room);
+    note_resume(r, room, there);
     return 0;
 }
 

@@ -312,6 +312,24 @@ END
     [[ $stderr == "forge: 'disk/out': needs "*" MiB, "*" are free" ]]
 }
 
+@test "what an earlier run has made needs no room again" {
+    [ "$(id -u)" -eq 0 ] && command -v mount >/dev/null || skip "needs root to mount"
+    forge quantize "$model" out "${small[@]}" --work work
+    rm work/solve-*/codes-3.fts
+    mkdir disk
+    mount -t tmpfs -o size=9m forge-test disk || skip "no tmpfs"
+    cp -a work disk
+    # 4.6 MiB are needed in all, 2.4 are there, 3 are free
+    head -c $(($(stat -f -c '%a * %S' disk) - (3 << 20))) /dev/zero >disk/other
+    run forge quantize "$model" again "${small[@]}" --work disk/work
+    # with other settings nothing is there
+    rm disk/work/solve-*/codes-3.fts
+    run -74 --separate-stderr forge quantize "$model" other "${small[@]}" --seqlen 65 --work disk/work
+    umount disk
+    [[ $stderr == "forge: '"*"/disk/work': needs "*" MiB, "*" are free" ]]
+    same out again
+}
+
 @test "a disk without room for hidden states to go on from: a note, and the same result" {
     [ "$(id -u)" -eq 0 ] && command -v mount >/dev/null || skip "needs root to mount"
     local few=(--text "$text" --sequences 16 --seqlen 512)
