@@ -245,6 +245,21 @@ static int run(const struct repack *r, const char *model, const char *out,
     return pipes_run(&pipes, e);
 }
 
+/* E_DATA: forge_checksums.json, where there is one, lists other tensors. */
+static int as_written(const char *in, struct err *e)
+{
+    struct err found;
+    uint64_t tensors;
+    int rc = digests_hold(in, &tensors, &found);
+
+    if (rc == E_DATA)
+        return err_set(e, rc, "%s: if that is wanted, remove %s", found.msg,
+                       CHECKSUMS_FILE);
+    if (rc)
+        *e = found;
+    return rc;
+}
+
 int command_repack(int argc, char **argv, struct err *e)
 {
     struct repack r = { .shard_size = SHARD_SIZE };
@@ -267,7 +282,6 @@ int command_repack(int argc, char **argv, struct err *e)
                       "Store a 4-bit checkpoint in another layout.", table);
     char model[PATH_MAX], out[PATH_MAX], place[PATH_MAX];
     const char *in = argv[i];
-    uint64_t tensors;
 
     if (argc - i != 2)
         return err_set(e, E_USAGE, "want IN and OUT (try --help)");
@@ -290,7 +304,7 @@ int command_repack(int argc, char **argv, struct err *e)
     if (find_model(&in, place, e) < 0 || path_absolute(in, model, e) < 0 ||
         path_absolute(argv[i + 1], out, e) < 0 ||
         check_out(argv[i + 1], out, model, e) < 0 ||
-        check_model(&r, in, e) < 0 || digests_hold(in, &tensors, e) < 0)
+        check_model(&r, in, e) < 0 || as_written(in, e) < 0)
         return e->code;
     if (r.act_order && r.layout == LAYOUT_CT)
         warning("'%s': vLLM and compressed-tensors of September 2026 and later "

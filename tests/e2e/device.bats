@@ -225,7 +225,7 @@ PYTHON
     cp -rL "$model" large
     rm large/model*
     mkmodel large/model.safetensors 4096 1024 3072 8 8 3
-    jq '.hidden_size = 1024 | .intermediate_size = 3072 | .num_attention_heads = 8 | .num_key_value_heads = 8 |
+    jq '.vocab_size = 4096 | .hidden_size = 1024 | .intermediate_size = 3072 | .num_attention_heads = 8 | .num_key_value_heads = 8 |
         .head_dim = 128 | .num_hidden_layers = 3' "$model/config.json" >large/config.json
     model=large
     tunes "512 steps of 8" --effort best
