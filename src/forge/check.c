@@ -211,11 +211,6 @@ static int check_family(struct request *r, struct err *e)
                      "--effort best: %s has %s, whose gradients are not "
                      "supported: the default effort is",
                      c.family->model_type, lacks);
-    if (!rc && j->blend > 0 && !c.moe.n_experts)
-        rc = err_set(e, E_USAGE, "--blend: %s has no experts",
-                     c.family->model_type);
-    if (j->blend == NOT_GIVEN)
-        j->blend = 2;
     if (!rc && j->tune > 0 && lacks)
         rc = err_set(e, E_CONFIG,
                      "--tune: %s has %s, whose gradients are not supported",

@@ -188,6 +188,8 @@ static int settle_tokens(struct request *r, struct err *e)
                                                  NULL;
     if (alone)
         return err_set(e, E_USAGE, "%s: --method rtn has no tokens", alone);
+    if (j->blend == NOT_GIVEN)
+        j->blend = 2;
     if (j->sequences == NOT_GIVEN)
         j->sequences = 128;
     if (j->seqlen == NOT_GIVEN)

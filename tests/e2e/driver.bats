@@ -102,10 +102,7 @@ setup() {
         # shellcheck disable=SC2086
         without "--tune-batch wants --tune" --tune-batch 4 $how
     done
-    without "--blend: llama has no experts" --blend 4
     without "--gpu-memory: --device cpu has none" --gpu-memory 1G --device cpu
-    # blending nothing is what is done in any case
-    forge quantize "$model" out --text "$text" --blend 0 --rate 1 --dry-run
     forge quantize "$model" out "${small[@]}" --method rtn --dry-run
     for how in "--effort best" "--propagate original" "--blend 4" \
         "--tune 2" "--parts 2" "--states-memory 1G"; do
