@@ -62,7 +62,7 @@ static const char *scratch_dir(struct stage *s)
 
     if (!*s->j.scratch)
         return s->S;
-    return stat(".", &st) ? "" :
+    return stat(".", &st) ? s->S :
                             stage_text(s, "%s/forge-%s-%" PRIu64, s->j.scratch,
                                        s->j.skey, (uint64_t)st.st_ino);
 }

@@ -79,8 +79,8 @@ void stage_share_of(struct stage *s, struct command *c);
 MUST_CHECK int stage_ring_end(struct stage *s, const char *codes,
                               struct err *e);
 
-/* The outcome rc of the step's pipe.  Where forge-pack, which reads the codes of all
- * layers as one input, finds damage: *e names the file that it is in. */
+/* The outcome rc of the step's pipe.  Where that is E_DATA, and a file of the work
+ * directory that a tool of it reads is damaged: *e names the file, and what to do. */
 int stage_damaged(const struct stage *s, int rc, struct err *e);
 
 /* Check a checkpoint that a run has made in its work directory by the list of digests

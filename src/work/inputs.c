@@ -251,7 +251,7 @@ int inputs_read(struct known_inputs *in, const struct work_settings *s,
         return wrong(s, "weights", e);
     in->files = (size_t)n;
     n = others ? get_files(others, in->other, INPUT_OTHERS) : 0;
-    if (n && n != INPUT_OTHERS) /* trees before had none */
+    if (n && n != INPUT_OTHERS) /* settings of an earlier version have none */
         return wrong(s, "inputs", e);
     in->others = n > 0;
     return 0;
