@@ -468,7 +468,7 @@ static int launch(struct cuda_context *c, struct tiles *a, struct err *e)
         grid = (a->items + LEAST - 1) / LEAST;
     if ((rc = by_clusters<T, NT, FINE>(c, a, grid, e)) ||
         (rc = tiles_divide(c, a, 0, grid, 1, STRIPS * NT, e)) < 0)
-        return rc;
+        return rc < 0 ? rc : 0;
     kernel<<<(unsigned)grid, W4_WARPS * 32, shared, c->stream>>>(*a);
     LAUNCHED();
     return 0;

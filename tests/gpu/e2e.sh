@@ -86,6 +86,15 @@ again() { # EFFORT
             "the second run, --gpu-memory 64M"
     done
 }
+# Products of few rows with 4-bit weights: prompts of some tokens and of many, in bf16.
+speak() {
+    for device in cpu cuda; do
+        for prompt in "The old man" "$(head -c 150 "$eval" | tr '\n' ' ')"; do
+            forge-generate -q --greedy --tokens 4 --device "$device" "$dir/cuda.model" "$prompt"
+        done >"$dir/$device.said"
+    done
+    same "$dir/cpu.said" "$dir/cuda.said" "what the 4-bit model says"
+}
 for effort in ${EFFORTS:-fast default fast-loop loop best}; do
     case $effort in
     fast-loop | loop | best)
@@ -97,6 +106,7 @@ for effort in ${EFFORTS:-fast default fast-loop loop best}; do
         ;;
     esac
     near "$effort"
+    speak
 done
 
 rc=0

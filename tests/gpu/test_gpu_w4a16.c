@@ -36,7 +36,7 @@ static struct {
 /* Fail with the reason. */
 #define W4(call)                                                               \
     do {                                                                       \
-        if ((call) < 0) {                                                      \
+        if ((call) != 0) {                                                     \
             fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, why);           \
             exit(1);                                                           \
         }                                                                      \
