@@ -243,6 +243,8 @@ static int settle(struct request *r, struct err *e)
     j->symmetric = !r->asym;
     if (j->rest != NOT_GIVEN && j->layout != JOB_GGUF)
         return err_set(e, E_USAGE, "--rest is for --layout gguf");
+    if (r->shard_size && j->layout == JOB_GGUF)
+        return err_set(e, E_USAGE, "--shard-size: --layout gguf is one file");
     if (j->rest == NOT_GIVEN)
         j->rest = GGUF_REST_STORED;
     if (!j->group) /* blocks of GGUF have a scale for 32 in any case */

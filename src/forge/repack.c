@@ -262,7 +262,7 @@ static int as_written(const char *in, struct err *e)
 
 int command_repack(int argc, char **argv, struct err *e)
 {
-    struct repack r = { .shard_size = SHARD_SIZE };
+    struct repack r = { 0 };
     int layout = -1, capability = -1, rest = -1; /* not given */
     const struct opt table[] = {
         { OPT_CHOICE, 0, "layout", LAYOUT_ALL_WORDS "|gguf",
@@ -293,6 +293,10 @@ int command_repack(int argc, char **argv, struct err *e)
         return err_set(e, E_USAGE, "--rest is for --layout gguf");
     if (capability >= 0 && r.layout != LAYOUT_INT4PACK)
         return err_set(e, E_USAGE, "--capability is for --layout int4pack");
+    if (r.shard_size && r.gguf)
+        return err_set(e, E_USAGE, "--shard-size: --layout gguf is one file");
+    if (!r.shard_size)
+        r.shard_size = SHARD_SIZE;
     r.rest = rest < 0 ? GGUF_REST_STORED : rest;
     r.capability =
         capability < 0 ? int4pack_here() : (enum int4pack_capability)capability;

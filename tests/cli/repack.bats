@@ -89,6 +89,8 @@ setup() {
     done
     run -64 --separate-stderr forge repack sym-awq out --layout int4pack --rest stored
     [ "$stderr" = "forge: --rest is for --layout gguf" ]
+    run -64 --separate-stderr forge repack sym-awq out --layout gguf --shard-size 1MB
+    [ "$stderr" = "forge: --shard-size: --layout gguf is one file" ]
     run -64 forge quantize "$M" out --layout int4pack --method rtn
     # scales near F16's end: 8 - zero times one of them is beyond it
     cp -r asym-awq large

@@ -99,6 +99,8 @@ flip() {
 @test "refused before any work" {
     run -64 --separate-stderr forge quantize "$model" x "${small[@]}" --rest q8_0
     [[ $stderr == *"--rest is for --layout gguf" ]]
+    refused 64 forge quantize "$model" x.gguf "${small[@]}" --layout gguf --shard-size 1MB
+    [[ $stderr == *"--shard-size: --layout gguf is one file" ]]
     refused 78 forge quantize "$model" x.gguf "${small[@]}" --layout gguf --group 16
     [[ $stderr == *"in groups of 16: blocks of GGUF have 32 inputs and one scale" ]]
     cp -r "$model" m
