@@ -64,6 +64,23 @@ static int blame_log(const struct request *r, int status, struct err *e)
     return err_set(e, E_TEMP, "make ended with %d: '%s'", status, path);
 }
 
+/* What the user can do after a run that was stopped, behind how it was.  A step may have
+ * published OUT, which did not exist before: then there is nothing to go on with. */
+static void add_advice(const struct request *r, struct err *e)
+{
+    char how[sizeof(e->msg)];
+
+    memcpy(how, e->msg, sizeof(how));
+    if (access(r->j.out, F_OK))
+        err_set(e, E_TEMP, "%s; the same command continues", how);
+    else if (r->place.temporary)
+        err_set(e, E_TEMP,
+                "%s; '%s' is complete, and 'forge gc %s' removes the rest", how,
+                r->out, r->work_path);
+    else
+        err_set(e, E_TEMP, "%s; '%s' is complete", how, r->out);
+}
+
 /* The outcome as a return value, its message in *e. */
 static int outcome(const struct request *r, const struct follow *f,
                    const struct meter *m, struct err *e)
@@ -71,15 +88,15 @@ static int outcome(const struct request *r, const struct follow *f,
     if (!m->status)
         return 0;
     if (m->signalled)
-        err_set(e, E_TEMP, "stopped; the same command continues");
+        err_set(e, E_TEMP, "stopped");
     else if (m->killed)
-        err_set(e, E_TEMP,
-                "make was killed by signal %d; the same command continues",
-                m->killed);
+        err_set(e, E_TEMP, "make was killed by signal %d", m->killed);
     else if (f->failed)
         err_set(e, f->failed, "%s", f->reason[0] ? f->reason : "a step failed");
     else
         blame_log(r, m->status, e);
+    if (m->signalled || m->killed)
+        add_advice(r, e);
     return m->signalled ? -(128 + m->signalled) : e->code;
 }
 

@@ -198,6 +198,46 @@ solving() { # WORK: wait until the first layer is done
     same "$whole" out
 }
 
+# A forge whose forge-shard publishes OUT and is not done yet: it waits to be stopped.
+lingering() {
+    local bin
+    bin=$(dirname "$(command -v forge)")
+    mkdir -p own/bin
+    ln -s "$bin"/* own/bin
+    ln -s "$(dirname "$bin")/lib" own/lib
+    rm own/bin/forge own/bin/forge-shard
+    cp "$bin/forge" own/bin # finds the tools beside itself
+    printf '#!/bin/sh\n%q "$@" && : >%q && exec sleep 100\n' "$bin/forge-shard" "$PWD/published" >own/bin/forge-shard
+    chmod +x own/bin/forge-shard
+}
+
+@test "TERM behind the publication of OUT: it is complete, and nothing continues" {
+    local work options=("${small[@]}")
+    lingering
+    for work in out.work work; do
+        [ $work = out.work ] || options+=(--work "$work")
+        own/bin/forge quantize "$model" out "${options[@]}" 2>err &
+        victim=$!
+        until [ -e published ]; do
+            kill -0 "$victim"
+            sleep 0.01
+        done
+        kill -TERM "$victim"
+        status=0
+        wait "$victim" || status=$?
+        [ "$status" -eq 143 ]
+        same "$whole" out
+        if [ $work = work ]; then
+            [ "$(cat err)" = "forge: stopped; 'out' is complete" ]
+        else
+            [ "$(cat err)" = "forge: stopped; 'out' is complete, and 'forge gc $PWD/$work' removes the rest" ]
+            forge gc -q $work
+            [ ! -e $work ]
+        fi
+        rm -r out published
+    done
+}
+
 @test "TERM ends a tool that is stopped" {
     start out
     solving out.work
