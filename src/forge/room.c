@@ -283,13 +283,12 @@ void room_plan(const struct request *r, bool measure, struct room *room)
 static int free_disk(const char *given, const char *path, double *is,
                      struct err *e)
 {
-    char at[PATH_MAX], *slash;
+    char at[PATH_MAX];
     struct statvfs v;
 
     snprintf(at, sizeof(at), "%s", path);
-    while (statvfs(at, &v) && (slash = strrchr(at, '/')) && slash != at)
-        *slash = 0;
-    if (statvfs(*at ? at : "/", &v))
+    place_existing(at);
+    if (statvfs(at, &v))
         return err_set(e, E_IO, "'%s':", given);
     *is = (double)v.f_bavail * (double)v.f_frsize;
     return 0;

@@ -290,8 +290,7 @@ static bool is_empty(const char *dir)
     return empty;
 }
 
-/* Shorten path to its nearest ancestor that exists. */
-static void existing(char path[PATH_MAX])
+void place_existing(char path[PATH_MAX])
 {
     struct stat st;
 
@@ -318,7 +317,7 @@ int place_check(const char *dir, struct err *e)
         if (errno != ENOENT)
             return err_set(e, E_CREATE, "'%s': cannot be created:", dir);
         snprintf(path, sizeof(path), "%s", dir);
-        existing(path);
+        place_existing(path);
         return access(path, W_OK | X_OK) || stat(path, &st) ||
                        !S_ISDIR(st.st_mode) ?
                    err_set(e, E_CREATE, "'%s': cannot be created in '%s'", dir,

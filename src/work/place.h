@@ -9,6 +9,8 @@
 #ifndef FORGE_PLACE_H
 #define FORGE_PLACE_H
 
+#include <limits.h>
+
 #include "common/base.h"
 
 #define PLACE_MARK "forge-work"
@@ -20,6 +22,8 @@ struct place {
     bool temporary;  /* made by forge, to be removed when the run is done */
 };
 
+/* Shorten an absolute path to itself or its nearest ancestor that exists. */
+void place_existing(char path[PATH_MAX]);
 /* Whether dir can be used, without creating it.  E_CREATE: it is no directory,
  * or not empty and without a mark, or cannot be created or written to. */
 MUST_CHECK int place_check(const char *dir, struct err *e);

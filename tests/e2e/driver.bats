@@ -295,6 +295,15 @@ END
     [ ! -e out.work ]
 }
 
+@test "OUT may lie in the root directory" {
+    [ -w / ] || skip "needs a root directory to write to"
+    local out=/forge-test-$$-$RANDOM
+    run forge quantize "$model" $out "${nearest[@]}"
+    [ -e $out/config.json ] || { rm -rf $out $out.work; false; }
+    rm -r $out
+    [ ! -e $out.work ]
+}
+
 @test "OUT takes room for itself and for linears on their way, not for all twice" {
     [ "$(id -u)" -eq 0 ] && command -v mount >/dev/null || skip "needs root to mount"
     mkdir disk
