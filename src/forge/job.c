@@ -52,6 +52,13 @@ const char *job_packed_dir(const struct job *j, char dir[STAGE_DIR])
     return stage_dir("packed", j->ukey, dir);
 }
 
+const char *job_scratch_dir(const struct job *j, uint64_t inode,
+                            char dir[SCRATCH_DIR])
+{
+    snprintf(dir, SCRATCH_DIR, "forge-%s-%" PRIu64, j->skey, inode);
+    return dir;
+}
+
 enum layout job_layout(const struct job *j)
 {
     return j->layout == JOB_GGUF ? LAYOUT_CT : (enum layout)j->layout;

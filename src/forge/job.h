@@ -28,6 +28,7 @@ enum propagate { PROPAGATE_QUANTIZED, PROPAGATE_ORIGINAL, PROPAGATE_BOTH };
 enum {
     KEY_LEN = 16,
     STAGE_DIR = 32,
+    SCRATCH_DIR = 64,
     DEVICE_LEN = 16,
     CPU_LEN = 16,
     GPU_LEN = 200,
@@ -96,6 +97,10 @@ const char *job_solve_dir(const struct job *j, char dir[STAGE_DIR]);
 /* Of the codes that become the checkpoint: tuned, or those of the solver. */
 const char *job_codes_dir(const struct job *j, char dir[STAGE_DIR]);
 const char *job_packed_dir(const struct job *j, char dir[STAGE_DIR]);
+/* The same of the directory in j->scratch, of the work directory with this inode: others
+ * may have the same key. */
+const char *job_scratch_dir(const struct job *j, uint64_t inode,
+                            char dir[SCRATCH_DIR]);
 /* The layout that codes are packed in, and the word of --layout. */
 enum layout job_layout(const struct job *j);
 const char *job_layout_name(const struct job *j);

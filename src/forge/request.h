@@ -67,6 +67,8 @@ MUST_CHECK int check_tools(struct err *e);
 /* room.c: the resources that the run needs. */
 struct room {
     double work, out; /* bytes of disk: work directory, OUT */
+    double passing;   /* of work, what is gone before OUT is begun */
+    double scratch;   /* on --scratch of this machine, before OUT is begun */
     /* and of the work directory, if there are so many: files of hidden states to
      * go on from after a kill */
     double resume;
@@ -86,10 +88,16 @@ struct room {
 /* Estimate *room.  measure: if no rate was given, measure it for half a
  * second. */
 void room_plan(const struct request *r, bool measure, struct room *room);
-/* E_IO: not enough free disk space, besides what an earlier run has made of the work
- * directory; E_TEMP: not enough memory.  A note where files to go on from have no room. */
+/* E_IO: as room_check_disks(); E_TEMP: not enough memory.  A note where files to go on
+ * from have no room. */
 MUST_CHECK int room_check(const struct request *r, const struct room *room,
                           struct err *e);
+/* room_disk.c: E_IO: not enough free disk space, besides what an earlier run has made; of
+ * directories on one disk, for both. */
+MUST_CHECK int room_check_disks(const struct request *r,
+                                const struct room *room, struct err *e);
+/* Say, once, that files to go on from have no room, if that is so. */
+void room_note_resume(const struct request *r, const struct room *room);
 /* Print the estimate (--dry-run). */
 void room_print(const struct request *r, const struct room *room);
 

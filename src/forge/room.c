@@ -1,13 +1,8 @@
 /* room.c - estimates disk space, memory and time of a quantization; see
  * request.h. */
-#include <dirent.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
 
 #include "arch/device_bytes.h"
 #include "common/cli/units.h"
@@ -222,6 +217,28 @@ static void plan_bytes(const struct request *r, struct room *room)
     }
 }
 
+/* Of the work directory, what is gone before OUT is begun, which a loop writes beside its
+ * layers.  Codes stay, and what --tune adds. */
+static double passing_bytes(const struct request *r, const struct room *room)
+{
+    const struct job *j = &r->j;
+    bool original = j->propagate == PROPAGATE_ORIGINAL;
+    bool steps = j->parts > 1 && !make_in_pipe(j);
+    double tokens = (double)j->sequences * (double)j->seqlen;
+    double bytes = room->gradient_states;
+
+    if (j->method == METHOD_RTN)
+        return 0;
+    if (!original && !steps && !j->tune && j->layout != JOB_GGUF)
+        return bytes;
+    if (original)
+        bytes += hidden_files(r, tokens);
+    if (steps)
+        bytes += r->layer_bytes + r->layer_kept +
+                 (*j->scratch ? 0 : parts_states(r));
+    return bytes + room->states_disk;
+}
+
 static void plan_flops(const struct request *r, int effort, double *products,
                        double *vectors)
 {
@@ -261,6 +278,9 @@ void room_plan(const struct request *r, bool measure, struct room *room)
 
     memset(room, 0, sizeof(*room));
     plan_bytes(r, room);
+    room->passing = passing_bytes(r, room);
+    if (r->j.parts > 1 && *r->j.scratch && !make_in_pipe(&r->j) && !env_away())
+        room->scratch = parts_states(r);
     if (r->rate <= 0 && measure) {
         product_rate = rate_products(measured_for) * product_share;
         vector_rate = rate_vectors(measured_for) * vector_share;
@@ -277,115 +297,17 @@ void room_plan(const struct request *r, bool measure, struct room *room)
     }
 }
 
-/* ---- available resources ---- */
-
-/* *is = free bytes of path's disk. */
-static int free_disk(const char *given, const char *path, double *is,
-                     struct err *e)
-{
-    char at[PATH_MAX];
-    struct statvfs v;
-
-    snprintf(at, sizeof(at), "%s", path);
-    place_existing(at);
-    if (statvfs(at, &v))
-        return err_set(e, E_IO, "'%s':", given);
-    *is = (double)v.f_bavail * (double)v.f_frsize;
-    return 0;
-}
-
-static int check_disk(const char *given, const char *path, double need,
-                      struct err *e)
-{
-    char a[UNIT_TEXT], b[UNIT_TEXT];
-    double is;
-
-    if (free_disk(given, path, &is, e) < 0)
-        return e->code;
-    return is >= need ? 0 :
-                        err_set(e, E_IO, "'%s': needs %s, %s are free", given,
-                                size_text(a, need), size_text(b, is));
-}
-
-/* Bytes that the files of a directory take. */
-static double taken(const char *work, const char *name)
-{
-    char path[PATH_MAX + NAME_MAX + 2];
-    struct dirent *d;
-    struct stat st;
-    double bytes = 0;
-    DIR *dir;
-
-    snprintf(path, sizeof(path), "%s/%s", work, name);
-    dir = opendir(path);
-    while (dir && (d = readdir(dir)))
-        if (!fstatat(dirfd(dir), d->d_name, &st, AT_SYMLINK_NOFOLLOW) &&
-            S_ISREG(st.st_mode))
-            bytes += (double)st.st_blocks * 512;
-    if (dir)
-        closedir(dir);
-    return bytes;
-}
-
-/* Bytes of the work directory that an earlier run has made, and this one need not: of
- * the stages with its keys; before these are known, of all. */
-static double made(const struct request *r)
-{
-    const struct job *j = &r->j;
-    char name[STAGE_DIR], codes[STAGE_DIR];
-    const char *work = r->work_path;
-    double bytes = 0;
-    struct dirent *d;
-    DIR *dir;
-
-    if (*j->skey) {
-        if (strcmp(job_codes_dir(j, codes), job_solve_dir(j, name)) != 0)
-            bytes = taken(work, codes);
-        return bytes + taken(work, job_tokens_dir(j, name)) +
-               taken(work, job_calib_dir(j, name)) +
-               taken(work, job_solve_dir(j, name)) +
-               taken(work, job_packed_dir(j, name));
-    }
-    dir = opendir(work);
-    while (dir && (d = readdir(dir)))
-        if (*d->d_name != '.')
-            bytes += taken(work, d->d_name);
-    if (dir)
-        closedir(dir);
-    return bytes;
-}
-
-/* Said once.  there: what is made already. */
-static void note_resume(const struct request *r, const struct room *room,
-                        double there)
-{
-    static bool said;
-    char a[UNIT_TEXT], b[UNIT_TEXT];
-    struct err why;
-    double is;
-
-    if (said || free_disk(r->work_path, r->work_path, &is, &why) < 0 ||
-        is + there >= room->work + room->resume)
-        return;
-    said = true;
-    remark("'%s': %s more would keep hidden states to go on from, %s are free: "
-           "after a kill, layers that have their codes may be run again",
-           r->work_path, size_text(a, room->resume),
-           size_text(b, is + there - room->work));
-}
-
 int room_check(const struct request *r, const struct room *room, struct err *e)
 {
-    double memory = memory_available(), there = made(r);
+    double memory = memory_available();
     char a[UNIT_TEXT], b[UNIT_TEXT];
 
-    if (check_disk(r->work_path, r->work_path, room->work - there, e) < 0 ||
-        check_disk(r->out, r->j.out, room->out, e) < 0)
+    if (room_check_disks(r, room, e) < 0)
         return e->code;
     if (memory > 0 && room->memory > memory)
         return err_set(e, E_TEMP, "needs %s of memory, %s are available",
                        size_text(a, room->memory), size_text(b, memory));
-    note_resume(r, room, there);
+    room_note_resume(r, room);
     return 0;
 }
 

@@ -55,16 +55,16 @@ static bool published(const struct stage *s, size_t stop)
            (!(p->layer % PUBLISH_LAYERS) && (!stop || p[-1].layer != p->layer));
 }
 
-/* Of this work directory alone: others may have the same key. */
 static const char *scratch_dir(struct stage *s)
 {
+    char name[SCRATCH_DIR];
     struct stat st;
 
     if (!*s->j.scratch)
         return s->S;
     return stat(".", &st) ? s->S :
-                            stage_text(s, "%s/forge-%s-%" PRIu64, s->j.scratch,
-                                       s->j.skey, (uint64_t)st.st_ino);
+                            stage_text(s, "%s/%s", s->j.scratch,
+                                       job_scratch_dir(&s->j, st.st_ino, name));
 }
 
 static const char *states_path(struct stage *s, size_t stop)

@@ -7,6 +7,10 @@ setup() {
     cd "$BATS_TEST_TMPDIR" || return 1
 }
 
+teardown() { # the disk of a test that failed
+    [ ! -d disk ] || ! mountpoint -q disk || umount disk
+}
+
 @test "a wrong command line is 64 and one line" {
     refused 64 forge
     refused 64 forge frobnicate
@@ -316,6 +320,53 @@ END
     run -74 --separate-stderr forge quantize "$model" disk/out "${small[@]}" --work work
     umount disk
     [[ $stderr == "forge: 'disk/out': needs "*" MiB, "*" are free" ]]
+}
+
+@test "directories on one disk need room for both" {
+    [ "$(id -u)" -eq 0 ] && command -v mount >/dev/null || skip "needs root to mount"
+    local told=() went=()
+    quantize() { # OUT ARGUMENT...
+        run --separate-stderr forge quantize "$model" "$1" "${small[@]}" "${@:2}"
+        told+=("$stderr") went+=("$status")
+    }
+    mkdir disk
+    ln -s disk link
+    # 3.6 MiB of codes and 5.1 of OUT are needed: each has room
+    mount -t tmpfs -o size=8m forge-test disk || skip "no tmpfs"
+    quantize disk/out
+    quantize link/out --work disk/work # by another name
+    went+=("$(ls disk)")
+    quantize disk/out --work work
+    rm -rf disk/out
+    quantize out --work disk/work
+    umount disk
+    # 6.5 MiB are free: enough for what is not made yet, and not for another run
+    mount -t tmpfs -o size=16m forge-test disk
+    cp -a work disk
+    head -c $(($(stat -f -c '%a * %S' disk) - (13 << 19))) /dev/zero >disk/filler
+    quantize disk/other --work disk/work --seqlen 65
+    quantize disk/out --work disk/work
+    umount disk
+    [ "${went[*]}" = "74 74  0 0 74 0" ]
+    [[ ${told[0]} == "forge: '$PWD/disk/out.work' needs "*" MiB and 'disk/out' "*" MiB, on one disk: 8.00 MiB are free" ]]
+    [[ ${told[1]} == "forge: '$PWD/disk/work' needs "*" MiB and 'link/out' "*" MiB, on one disk: 8.00 MiB are free" ]]
+    [[ ${told[4]} == "forge: '$PWD/disk/work' needs "*" MiB and 'disk/other' "*" MiB, on one disk: 6."*" MiB are free" ]]
+    [ "$(printf '%s' "${told[@]}" | wc -l)" -eq 0 ]
+}
+
+@test "--scratch on the disk of the work directory needs room for both" {
+    [ "$(id -u)" -eq 0 ] && command -v mount >/dev/null || skip "needs root to mount"
+    local parts=(--text "$text" --sequences 4 --seqlen 256 --quiet --parts 2 --jobs 2)
+    mkdir -p disk scratch
+    mount -t tmpfs -o size=17m forge-test disk || skip "no tmpfs"
+    mkdir disk/scratch
+    run --separate-stderr forge quantize "$model" out "${parts[@]}" --work disk/work --scratch disk/scratch
+    both=$status words=$stderr
+    run forge quantize "$model" out "${parts[@]}" --work disk/work --scratch scratch
+    apart=$status
+    umount disk
+    [ "$both $apart" = "74 0" ]
+    [[ $words == "forge: '$PWD/disk/work' needs "*" MiB and 'disk/scratch' "*" MiB, on one disk: "*" MiB are free" ]]
 }
 
 @test "what an earlier run has made needs no room again" {
