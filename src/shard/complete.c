@@ -331,32 +331,53 @@ static bool has_module(const struct named_set *set, const char *module)
     return false;
 }
 
+/* Whether a tensor of the source that is not in the set has nothing there for it, which
+ * runtimes would miss. */
+static bool is_lost(const struct completeness *c, const struct named_set *out,
+                    const char *name)
+{
+    char module[NAME_MAX_LEN];
+
+    if (module_of(name, module) && has_module(out, module))
+        return false; /* replaced by parts */
+    if (c->config->tied && !strcmp(name, "lm_head.weight"))
+        return false; /* tied to the embedding */
+    return !tensor_name_is_table(name);
+}
+
+/* Whether t has the shape of the tensor s of the source, or is a part in its place. */
+static bool is_kept(const struct completeness *c, const struct named_set *out,
+                    const struct named *s, const struct named *t)
+{
+    char module[NAME_MAX_LEN];
+
+    return same_shape(t, s) || (module_of(s->name, module) &&
+                                complete_is_packed(out, module, c->facts));
+}
+
 static int nothing_lost(const struct completeness *c,
                         const struct named_set *out, struct err *e)
 {
+    const char *first = NULL;
+    size_t lost = 0;
+
     for (size_t i = 0; i < c->source->n; i++) {
         const struct named *s = &c->source->item[i];
         const struct named *t = find(out, s->name);
-        char module[NAME_MAX_LEN];
-        bool weight = module_of(s->name, module);
 
-        if (t && (same_shape(t, s) ||
-                  (weight && complete_is_packed(out, module, c->facts))))
-            continue;
-        if (t)
+        if (t && !is_kept(c, out, s, t))
             return err_set(e, E_DATA,
                            "'%s' has another shape than in the "
                            "source",
                            s->name);
-        if (weight && has_module(out, module))
-            continue; /* replaced by parts */
-        if (c->config->tied && !strcmp(s->name, "lm_head.weight"))
-            continue; /* tied to the embedding */
-        if (tensor_name_is_table(s->name))
-            continue;
-        return err_set(e, E_DATA, "'%s' of the source is missing", s->name);
+        if (!t && is_lost(c, out, s->name) && !lost++)
+            first = s->name;
     }
-    return 0;
+    if (lost > 1)
+        return err_set(e, E_DATA, "'%s' of the source is missing, and %zu more",
+                       first, lost - 1);
+    return lost ? err_set(e, E_DATA, "'%s' of the source is missing", first) :
+                  0;
 }
 
 static int nothing_extra(const struct completeness *c,

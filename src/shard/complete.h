@@ -41,7 +41,8 @@ struct completeness {
 /* 0: every linear of the config is in the set, as a plain weight or with all
  * parts of its layout, in the right shapes and types; every tensor of the
  * source is there in its shape, or replaced by parts; and there is no other
- * tensor.  E_DATA otherwise, with the name. */
+ * tensor.  E_DATA otherwise, with the name; of tensors of the source that are missing with
+ * the first's, and how many more there are. */
 MUST_CHECK int complete_check(const struct completeness *c,
                               const struct named_set *out, struct err *e);
 

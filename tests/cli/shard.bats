@@ -423,6 +423,29 @@ END
     done
 }
 
+@test "every tensor of the source has to come: the first that does not is named, and how many" {
+    python3 "$BATS_TEST_DIRNAME/../reference/moe.py" make deepseek_v3 plain experts
+    local name order
+    for MODEL in "$MODEL" experts; do
+        without() { # GLOB TEXT
+            cat linears <(forge-weights -q --others --exclude "$1" "$MODEL" | forge-pack -q --layout awq) >in
+            refused 65 "$2" shard out in
+        }
+        forge-weights -q --linears "$MODEL" | forge-grid -q --symmetric --group 32 |
+            forge-solve -q --method rtn | forge-pack -q --layout awq -o linears
+        forge-weights -q --others "$MODEL" | forge-ls --json - | jq -r .name >names
+        # one of each kind, of the first layer that has it and of the last
+        for order in '' r; do
+            sed 's/\.[0-9]*\./.#./g' names | paste - names | sort -k 1,1 -k "2,2V$order" | sort -us -k 1,1 | cut -f 2
+        done | sort -u >kinds
+        while read -r name; do
+            without "$name" "'$name'"
+            [[ $stderr == *" is missing"* && $stderr != *" more" ]]
+        done <kinds
+        without '*layernorm*' "' of the source is missing, and $(($(grep -c layernorm names) - 1)) more"
+    done
+}
+
 @test "a few huge weights are no sign of wrong packing, and do not hide it" {
     cp -r "$MODEL" m
     python3 - <<'END'
