@@ -464,6 +464,47 @@ static int64_t collect_out(const struct place *p)
     return n;
 }
 
+static bool has_codes(const struct place *p, const struct job *j)
+{
+    char S[STAGE_DIR], path[PATH_MAX + 128];
+    int64_t i = 0;
+
+    job_solve_dir(j, S);
+    for (; i < j->layers; i++) {
+        snprintf(path, sizeof(path), "%s/%s/codes-%lld.fts", p->dir, S,
+                 (long long)i);
+        if (access(path, F_OK))
+            break;
+    }
+    return i == j->layers;
+}
+
+/* Remove what a run that was killed behind its last layer has left to go on from, here and
+ * on scratch; returns the number. */
+static int64_t collect_passing(const struct place *p)
+{
+    char S[SCRATCH_DIR], path[PATH_MAX + 128];
+    struct stat st;
+    struct job j;
+    struct err e;
+    int64_t n = 0;
+
+    if (job_read(&j, p->dir, &e) < 0)
+        return 0;
+    if (has_codes(p, &j)) {
+        snprintf(path, sizeof(path), "%s/%s", p->dir, job_solve_dir(&j, S));
+        n = place_collect_passing(path);
+        if (*j.scratch && !stat(p->dir, &st)) {
+            snprintf(path, sizeof(path), "%s/%s", j.scratch,
+                     job_scratch_dir(&j, st.st_ino, S));
+            n += place_collect_passing(path);
+            rmdir(path);
+        }
+    }
+    job_release(&j);
+    return n;
+}
+
 /* *n: the number of files or directories removed. */
 static int collect(const char *work, bool settings, int64_t *n, struct err *e)
 {
@@ -476,7 +517,7 @@ static int collect(const char *work, bool settings, int64_t *n, struct err *e)
         return remove_empty(work) ? 0 : e->code;
     *n = place_collect(&p, !running);
     if (!running)
-        *n += collect_out(&p);
+        *n += collect_out(&p) + collect_passing(&p);
     if (settings)
         more = running ?
                    err_set(e, E_TEMP, "'%s': another forge works there", work) :

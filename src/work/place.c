@@ -30,8 +30,9 @@ enum { MARK_MAX = 4096, DAY = 86400, WAIT_MS = 2000, STEP_MS = 20 };
 /* ---- names ---- */
 
 /* The files that steps make: # stands for digits, @ for a key in hexadecimal, *
- * for a word. */
-enum where { IN_TOP, IN_TOKENS, IN_CALIB, IN_SOLVE, IN_TUNED };
+ * for a word.  IN_PASSING: in the directory of IN_SOLVE, and read by nobody when all layers
+ * have their codes. */
+enum where { IN_TOP, IN_TOKENS, IN_CALIB, IN_SOLVE, IN_TUNED, IN_PASSING };
 
 static const struct {
     enum where where;
@@ -50,14 +51,14 @@ static const struct {
     { IN_CALIB, "hessian-#.fts" },
     { IN_CALIB, "fisher.fts" },
     { IN_CALIB, "weights.fts" },
-    { IN_SOLVE, "hidden.fts" },
+    { IN_PASSING, "hidden.fts" },
     { IN_SOLVE, "codes-#.fts" },
     { IN_SOLVE, "report-#.jsonl" },
-    { IN_SOLVE, "moments-#-*.part-#.fts" },
-    { IN_SOLVE, "merged-#-*.piece-#.fts" },
-    { IN_SOLVE, "states-#-*.part-#.fts" },
-    { IN_SOLVE, "codes-#-*.share-#-of-#.fts" },
-    { IN_SOLVE, "outputs-#-*.share-#-of-#.fts" },
+    { IN_PASSING, "moments-#-*.part-#.fts" },
+    { IN_PASSING, "merged-#-*.piece-#.fts" },
+    { IN_PASSING, "states-#-*.part-#.fts" },
+    { IN_PASSING, "codes-#-*.share-#-of-#.fts" },
+    { IN_PASSING, "outputs-#-*.share-#-of-#.fts" },
     { IN_SOLVE, "stages.jsonl" },
     { IN_SOLVE, "made" },
     { IN_SOLVE, "by-layer-*.jsonl" },
@@ -114,11 +115,13 @@ static bool is_status(const char *name, char host[256], long *pid)
     return tmpdir_suffix(tail, pid);
 }
 
+/* The rest of name behind that of a file that is made there; NULL: it is none. */
 static const char *made_here(const char *name, enum where where)
 {
     for (size_t i = 0; i < ARRAY_LEN(made); i++) {
-        const char *rest =
-            made[i].where == where ? after(name, made[i].name) : NULL;
+        bool here = made[i].where == where ||
+                    (made[i].where == IN_PASSING && where == IN_SOLVE);
+        const char *rest = here ? after(name, made[i].name) : NULL;
 
         if (rest)
             return rest;
@@ -225,6 +228,20 @@ static bool in_use(int at, const char *name, const char *host, long pid)
            time(NULL) - st.st_mtime < DAY;
 }
 
+/* Whether these are the states from which the next layer's Hessians were made, which are
+ * there: a step that was killed has not removed them. */
+static bool is_passed(int at, const char *name)
+{
+    const char *rest = after(name, "hidden-#.fts");
+    char next[64];
+
+    if (!rest || *rest)
+        return false;
+    snprintf(next, sizeof(next), "hessian-%lld.fts",
+             strtoll(name + strlen("hidden-"), NULL, 10) + 1);
+    return !faccessat(at, next, F_OK, 0);
+}
+
 static int64_t collect_in(int at, enum where where, bool all)
 {
     DIR *d = open_dir(at, ".");
@@ -240,6 +257,7 @@ static int64_t collect_in(int at, enum where where, bool all)
                     (whole && tmpdir_suffix(whole, &pid)) ||
                     is_status(f->d_name, host, &pid);
 
+        ours |= all && where == IN_CALIB && is_passed(at, f->d_name);
         if (!ours || (!all && in_use(at, f->d_name, host, pid)))
             continue;
         n += whole ? remove_flat(at, f->d_name) : !unlinkat(at, f->d_name, 0);
@@ -472,6 +490,23 @@ int64_t place_collect(const struct place *p, bool all)
         closedir(d);
     if (at >= 0)
         close(at);
+    return n;
+}
+
+int64_t place_collect_passing(const char *dir)
+{
+    DIR *d = open_dir(AT_FDCWD, dir);
+    struct dirent *f;
+    int64_t n = 0;
+
+    while (d && (f = readdir(d))) {
+        const char *rest = made_here(f->d_name, IN_PASSING);
+
+        if (rest && !*rest)
+            n += !unlinkat(dirfd(d), f->d_name, 0);
+    }
+    if (d)
+        closedir(d);
     return n;
 }
 

@@ -37,10 +37,15 @@ MUST_CHECK int place_open(struct place *p, const char *dir, bool keep,
  * mark. */
 MUST_CHECK int place_visit(struct place *p, const char *dir, bool *running,
                            struct err *e);
-/* Remove temporary files that killed steps have left.  all: no other forge
- * works there; otherwise only files of processes that have ended on this host,
- * or older than a day.  Returns the number removed. */
+/* Remove temporary files that killed steps have left, and of --propagate original states
+ * of layers whose next has its Hessians.  all: no other forge works there; otherwise only
+ * temporary files of processes that have ended on this host, or older than a day.
+ * Returns the number removed. */
 int64_t place_collect(const struct place *p, bool all);
+/* Remove from a directory of the solver's results, or of states on scratch, what steps
+ * leave to those of the layers behind: states, moments, shares.  All layers have their
+ * codes.  Returns the number removed. */
+int64_t place_collect_passing(const char *dir);
 /* Remove the results of other settings: forge's subdirectories (named by a key
  * of their settings) that are not in kept, a list ended by NULL.  Returns the
  * number removed. */

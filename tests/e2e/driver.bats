@@ -633,6 +633,47 @@ PYTHON
     [ "$(echo *.tmp.*)" = "other.tmp.999999999.AbCdEf out.tmp.999999999.AbCdEfg out.tmp.999999999.making out.tmp.999999999.others" ]
 }
 
+@test "gc removes the states that a killed run left behind its last layer, and not those to go on from" {
+    mkdir scratch
+    forge quantize "$model" out "${small[@]}" --work work --parts 2 --scratch scratch
+    S=$(echo work/solve-*)
+    away=scratch/forge-${S#*-}-$(stat -c %i work)
+    mkdir "$away"
+    left=("$S"/{hidden,moments-3-mlp_mid.part-0,merged-3-mlp_mid.piece-1,codes-3-mlp_mid.share-0-of-2}.fts
+        {"$S","$away"}/states-3-mlp_in.part-1.fts)
+    mine=("$S"/{hidden.fts.old,states-3.fts} scratch/states-3-mlp_in.part-1.fts)
+    touch "${left[@]}" "${mine[@]}"
+    mv "$S/codes-2.fts" codes # the run goes on from there
+    run -0 forge gc work
+    [ "$output" = "0 removed" ]
+    mv codes "$S/codes-2.fts"
+    exec 7>work/lock # or somebody is at it
+    flock 7
+    run -0 forge gc work 7>&-
+    [ "$output" = "0 removed" ]
+    exec 7>&-
+    find "$S" -name 'codes-?.fts' >before
+    run -0 forge gc work
+    [ "$output" = "6 removed" ]
+    for name in "${left[@]}" "$away"; do [ ! -e "$name" ]; done
+    ls "${mine[@]}" >/dev/null
+    find "$S" -name 'codes-?.fts' | cmp - before
+}
+
+@test "states of the original that a killed run left go with gc, and with the next run" {
+    forge quantize "$model" out "${small[@]}" --work work --propagate original
+    C=$(echo work/calib-*)
+    touch "$C"/hidden-{0,2}.fts "$C/hidden-2.fts.old"
+    mv "$C/hessian-1.fts" kept # of hidden-0
+    run -0 forge gc work
+    [ "$output" = "1 removed" ]
+    [ -e "$C/hidden-0.fts" ]
+    [ ! -e "$C/hidden-2.fts" ]
+    mv kept "$C/hessian-1.fts"
+    forge quantize "$model" other "${small[@]}" --work work --propagate original
+    [ "$(echo "$C"/hidden-*)" = "$C/hidden-2.fts.old" ]
+}
+
 @test "two runs do not share a work directory" {
     forge quantize "$model" other "${small[@]}" --work work
     exec 7>work/lock
