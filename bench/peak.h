@@ -77,10 +77,12 @@ __attribute__((target("avx2,fma"))) static inline void peak_avx2(void)
 
 #ifdef __x86_64__
 /* One instruction makes 16 x 16 sums of 32 products: of numbers as products have,
- * since the unit is up to 2.4 times faster where all are zero. */
-__attribute__((target("amx-tile,amx-bf16"))) static inline void peak_amx(void)
+ * since the unit is up to 2.4 times faster where all are zero.  loads: with those of
+ * its operands from the first-level cache, one for each, as 2 x 2 tiles need. */
+__attribute__((target("amx-tile,amx-bf16"))) static inline void
+peak_amx(bool loads)
 {
-    uint16_t x[16 * 32];
+    uint16_t x[16 * 32] __attribute__((aligned(64)));
 
     for (int i = 0; i < 16 * 32; i++) /* -2 to -1 and 1 to 2 */
         x[i] = (uint16_t)(0x3f80 + (i * 40503u >> 5 & 0x7f) + (i % 3 << 15));
@@ -94,6 +96,12 @@ __attribute__((target("amx-tile,amx-bf16"))) static inline void peak_amx(void)
     _tile_loadd(6, x, 64);
     _tile_loadd(7, x, 64);
     for (long r = 0; r < PEAK_ROUNDS / 10 / 4; r++) {
+        if (loads) {
+            _tile_loadd(4, x, 64);
+            _tile_loadd(5, x, 64);
+            _tile_loadd(6, x, 64);
+            _tile_loadd(7, x, 64);
+        }
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
         _tile_dpbf16ps(2, 5, 6);
@@ -125,16 +133,23 @@ static inline void peak_plain(void)
         __asm__ volatile("" : : "m"(a[i]));
 }
 
+struct peak {
+    enum cpu_level level;
+    bool loads; /* of amx */
+};
+
 /* PEAK_ROUNDS instructions of a level (amx: a tenth). */
-static inline void peak_part(void *level, size_t begin, size_t end)
+static inline void peak_part(void *ctx, size_t begin, size_t end)
 {
+    const struct peak *p = (const struct peak *)ctx;
+
     for (size_t i = begin; i < end; i++)
-        switch (*(enum cpu_level *)level) {
+        switch (p->level) {
 #ifdef __x86_64__
         case CPU_AVX2: peak_avx2(); break;
         case CPU_AVX512: peak_avx512(); break;
         case CPU_AVX512BF16: peak_bf16(); break;
-        case CPU_AMX: peak_amx(); break;
+        case CPU_AMX: peak_amx(p->loads); break;
 #endif
         default: peak_plain(); break;
         }
@@ -142,15 +157,20 @@ static inline void peak_part(void *level, size_t begin, size_t end)
 
 /* FLOP/s of all threads, once, with the multiply-adds of a level: of f32, from
  * avx512bf16 on of bf16. */
-static inline double peak_once(enum cpu_level level)
+static inline double peak_run(struct peak p)
 {
     static const double flop[CPU_LEVELS] = { 8, 16, 32, 64, 16 * 16 * 64 / 10.0,
                                              8, 8 };
     size_t n = (size_t)threads_count() * PEAK_PARTS;
     double t = seconds();
 
-    threads_for(n, 1, peak_part, &level);
-    return (double)n * PEAK_ROUNDS * flop[level] / (seconds() - t);
+    threads_for(n, 1, peak_part, &p);
+    return (double)n * PEAK_ROUNDS * flop[p.level] / (seconds() - t);
+}
+
+static inline double peak_once(enum cpu_level level)
+{
+    return peak_run((struct peak){ level, false });
 }
 
 /* The best of some rounds. */

@@ -102,7 +102,7 @@ static void run(struct shape s, enum cpu_level level, enum cpu_level peak)
 {
     struct bench b = { 0 };
     double flop = operations(s), time[ROUNDS], rate[ROUNDS], share[ROUNDS];
-    double worst, threads = threads_count(), before, after;
+    double worst, threads = threads_count(), before, after, loads;
 
     prepare(&b, s);
     before = peak_once(peak);
@@ -117,12 +117,17 @@ static void run(struct shape s, enum cpu_level level, enum cpu_level peak)
         share[i] = flop / time[i] / rate[i];
     }
     worst = check(&b, s);
+    loads = level == CPU_AMX ? peak_run((struct peak){ level, true }) : 0;
     printf("product %-10s %5lld x %5lld x %5lld: error %.1e, %8.2f ms, %5.0f "
-           "GFLOP/s a core, %3.0f %% of %.0f\n",
+           "GFLOP/s a core, %3.0f %% of %.0f",
            cpu_level_name(level), (long long)s.m, (long long)s.k,
            (long long)s.n, worst, median(time) * 1e3,
            flop / median(time) / 1e9 / threads, 100 * median(share),
            median(rate) / 1e9 / threads);
+    if (loads)
+        printf(", %3.0f %% of %.0f with loads of its operands",
+               100 * flop / median(time) / loads, loads / 1e9 / threads);
+    putchar('\n');
     if (!(worst < 0.02)) /* a rounding to bf16 of what is 4 sigma */
         exit(1);
     free(b.x);
