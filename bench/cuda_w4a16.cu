@@ -6,9 +6,16 @@
 #include "cuda/w4a16_internal.cuh"
 #include "cuda_bench.cuh"
 
-enum { GROUP = 128, TURNS = 3, MOST_TILED = 1024 /* rows */ };
+enum {
+    GROUP = 128,
+    TURNS = 3,
+    MOST_TILED = 1024,
+    MOST_FEW = 512 /* rows */,
+    NARROW = 14336 /* outputs */
+};
 enum { WAYS = W4_BY_BLAS + 1 };
-static const char *const way_name[WAYS] = { "", "tiles", "wgmma", "slabs" };
+static const char *const way_name[WAYS] = { "", "tiles", "few", "wgmma",
+                                            "slabs" };
 
 struct matrix {
     int64_t o, i;
@@ -255,12 +262,12 @@ static void race(struct racer r[DENSE + 1])
 static bool has_way(int way, int64_t rows)
 {
     return way == W4_BY_TILES ? rows <= MOST_TILED :
+           way == W4_BY_FEW   ? rows <= MOST_FEW && w4_few_runs(c) :
            way == W4_BY_WGMMA ? w4_wgmma_runs(c) :
                                 true;
 }
 
-/* The error of a way, whose memory is there then.  Weights of all ways but tiles are
- * rounded. */
+/* The error of a way, whose memory is there then.  Weights of some are rounded. */
 static double error_of(const struct matrix *m, const uint16_t *x, float *y,
                        int64_t rows, int way)
 {
@@ -269,7 +276,8 @@ static double error_of(const struct matrix *m, const uint16_t *x, float *y,
     MUSTC(cudaMemsetAsync(y, 0xff, (size_t)(rows * m->o) * 4, c->stream));
     multiply(m->w, x, y, FORGE_W4A16_F32, rows, m->o, m->i, (enum w4_way)way);
     worst = checked(m, x, rows, y);
-    must(worst < (way == W4_BY_TILES ? 2e-5 : 2e-2) ? 0 : -1,
+    must(worst < (way == W4_BY_TILES || way == W4_BY_FEW ? 2e-5 : 2e-2) ? 0 :
+                                                                          -1,
          "not the product");
     multiply(m->w, x, y, from_type(), rows, m->o, m->i, (enum w4_way)way);
     return worst;
@@ -313,14 +321,16 @@ static void one_count(const struct matrix m[TURNS], uint16_t *const w[TURNS],
                worst[way]);
     }
     automatic = r[W4_AUTO].ms;
-    printf(" cuBLAS %8.1f us: %.2fx; the best way %.2f of the chosen; %.0f %% "
+    printf(" chosen %8.1f us, cuBLAS %8.1f us: %.2fx; the best way %.2f of the "
+           "chosen; %.0f %% "
            "of copy, %.0f TF/s\n",
-           r[DENSE].ms * 1e3, r[DENSE].ms / automatic, best / automatic,
-           100 * bytes / automatic * 1e3 / copy_rate,
+           automatic * 1e3, r[DENSE].ms * 1e3, r[DENSE].ms / automatic,
+           best / automatic, 100 * bytes / automatic * 1e3 / copy_rate,
            2.0 * (double)rows * (double)(o * i) / automatic * 1e-9);
 }
 
-/* Few rows, whose weights stay exact, for one pair of types alone. */
+/* Few rows, whose weights stay exact, for one pair of types alone; of narrow linears up
+ * to MOST_FEW. */
 static void one_linear(int64_t o, int64_t i, bool x_in_f16, bool scales_in_f16)
 {
     static const int64_t counts[] = { 1,  2,   4,   8,   16,  32,   64,
@@ -347,7 +357,8 @@ static void one_linear(int64_t o, int64_t i, bool x_in_f16, bool scales_in_f16)
            scales_in_f16 ? "f16" : "bf16", ms,
            (double)cuda_w4_memory(m[0].w) / 1e6, stored_bytes(o, i) / 1e6);
     for (int64_t rows : counts)
-        if (in_f16 != scales_in_f16 || rows > FORGE_W4A16_CUDA_EXACT)
+        if ((in_f16 != scales_in_f16 || rows > FORGE_W4A16_CUDA_EXACT) &&
+            (o > NARROW || (rows <= MOST_FEW && !(rows & (rows - 1)))))
             one_count(m, w, x, y, rows);
     in_f16 = false;
     for (int k = 0; k < TURNS; k++) {
@@ -465,6 +476,12 @@ void bench_w4a16(void)
     one_linear(28672, 8192, false, true);
     one_linear(28672, 8192, true, true);
     one_linear(28672, 8192, false, false);
+    /* the linears of an 8B model, alone or together, and a square one of 70B */
+    one_linear(1024, 4096, false, true);
     one_linear(4096, 4096, false, true);
+    one_linear(6144, 4096, false, true);
+    one_linear(14336, 4096, false, true);
+    one_linear(4096, 14336, false, true);
+    one_linear(8192, 8192, false, true);
     experts();
 }

@@ -10,7 +10,7 @@
  * x and y are of any type, in the device's memory.  x of f16 or bf16, up to
  * FORGE_W4A16_CUDA_EXACT rows (of an expert, on average): weights are exact, but
  * for scales of f32, which are rounded to 20 bits, and sums are f32.  More rows:
- * weights are rounded to x's type, on Hopper in registers; elsewhere, and where
+ * weights may be rounded to x's type, on Hopper in registers; elsewhere, and where
  * scales are f32, from 385 rows on, at most 128 MiB of them (or 256 outputs) at a
  * time, and multiplied by cuBLAS, as they are for any number of rows of f32.  On
  * Hopper x of bf16 becomes f16, times a power of two for each row (exact from 2^-32

@@ -84,8 +84,20 @@ static int to_places(const struct call *a, const struct cuda_w4 *w, int64_t row,
 enum { HALVES_ROWS = 1024, HALVES_OUTPUTS = 16384 };
 
 /* Rows (of an expert, on average) for which tiles of mma.sync are faster than
- * cuBLAS's on weights that are made first. */
-enum { TILED = 384 };
+ * cuBLAS's on weights that are made first; up to which they are faster than tiles of
+ * w4_few(), for a linear and for experts, whose rows vary. */
+enum { TILED = 384, FEWEST = 8, FEWEST_EACH = 4 };
+
+/* w4_few() makes operands of codes anew for each 64 rows, w4_wgmma() for each 256, but
+ * has larger tiles, which are divided.  The first is faster up to so many tiles of 256
+ * outputs by 64 rows of a linear; up to more if it has few inputs. */
+enum { FEW_TILES = 96, MORE_TILES = 128, FEW_DEPTH = 4096 };
+
+/* On average. */
+static int64_t rows_each(const struct call *a)
+{
+    return (a->rows + a->experts - 1) / a->experts;
+}
 
 static bool in_place(const struct call *a, const struct cuda_w4 *const *w,
                      const int64_t *first, int64_t experts)
@@ -154,10 +166,11 @@ static int set_rows(const struct call *a, const struct cuda_w4 *const *w,
 }
 
 static int by_tiles(const struct call *a, const struct cuda_w4 *const *w,
-                    const int64_t *first, int64_t experts, bool wgmma,
+                    const int64_t *first, int64_t experts, enum w4_way way,
                     struct err *e)
 {
     struct w4_launch l = {};
+    bool wgmma = way == W4_BY_WGMMA;
     int rc;
 
     l.y = a->y.p;
@@ -170,10 +183,13 @@ static int by_tiles(const struct call *a, const struct cuda_w4 *const *w,
     l.halves = a->w->halves;
     l.rows = a->rows;
     l.split = a->split;
-    l.most = w4_most(a->c, &l, (a->rows + a->experts - 1) / a->experts);
+    l.most = w4_most(a->c, &l, rows_each(a));
     l.across = W4_ACROSS;
     if (wgmma)
         w4_wgmma_tile(&l);
+    if (way == W4_BY_FEW &&
+        (rc = w4_few_tile(a->c, &l, rows_each(a), a->experts == 1, e)) < 0)
+        return rc;
     if ((rc = place_rows(a, w, first, experts, &l.x, &l.ldx, e)) < 0)
         return rc;
     if (wgmma && a->x.type == FORGE_W4A16_BF16 && a->rows >= HALVES_ROWS &&
@@ -182,7 +198,9 @@ static int by_tiles(const struct call *a, const struct cuda_w4 *const *w,
         return rc;
     if ((rc = set_rows(a, w, first, experts, &l, e)) < 0)
         return rc;
-    return wgmma ? w4_wgmma(a->c, &l, e) : w4_tiled(a->c, &l, e);
+    return wgmma            ? w4_wgmma(a->c, &l, e) :
+           way == W4_BY_FEW ? w4_few(a->c, &l, e) :
+                              w4_tiled(a->c, &l, e);
 }
 
 /* ---- by cuBLAS ---- */
@@ -234,8 +252,8 @@ static __global__ void __launch_bounds__(256)
             scale[r] = __uint_as_float(m & ~15u);
             zero[r] = (m & 15) * 0x00010001 + w4_base<__nv_bfloat16>::base;
         }
-        w4_operand<__nv_bfloat16>(w[0], h ? q.z : q.x, zero);
-        w4_operand<__nv_bfloat16>(w[1], h ? q.w : q.y, zero);
+        w4_operand<__nv_bfloat16>(w[0], h ? q.y : q.x, zero);
+        w4_operand<__nv_bfloat16>(w[1], h ? q.w : q.z, zero);
 #pragma unroll
         for (int k = 0; k < 8; k++) {
             uint32_t two = w[k / 4][k % 4];
@@ -422,10 +440,24 @@ static int check(struct call *a, const struct cuda_w4 *const *w,
     return 0;
 }
 
+static bool few_pays(const struct call *a)
+{
+    int64_t rows = rows_each(a);
+    int64_t tiles = (rows + 63) / 64 * ((a->w->outputs + 255) / 256);
+
+    if (a->experts > 1)
+        return rows > FEWEST_EACH && rows <= FORGE_W4A16_CUDA_EXACT;
+    return rows > FEWEST &&
+           (rows <= FORGE_W4A16_CUDA_EXACT ||
+            tiles <= (a->w->depth <= FEW_DEPTH ? MORE_TILES : FEW_TILES));
+}
+
 static enum w4_way best_way(const struct call *a)
 {
     if (a->x.type == FORGE_W4A16_F32)
         return W4_BY_BLAS;
+    if (w4_few_runs(a->c) && a->rows <= INT32_MAX / 2 && few_pays(a))
+        return W4_BY_FEW;
     if (a->rows <= (int64_t)FORGE_W4A16_CUDA_EXACT * a->experts)
         return W4_BY_TILES;
     if (w4_wgmma_runs(a->c) && !a->long_scales && a->rows <= INT32_MAX / 2)
@@ -450,9 +482,8 @@ int w4_grouped(struct cuda_context *c, const struct cuda_w4 *const *w,
     a.y.p = row_of(y, first[0]);
     if (way == W4_AUTO)
         way = best_way(&a);
-    return way == W4_BY_BLAS ?
-               by_blas(&a, w, first, experts, e) :
-               by_tiles(&a, w, first, experts, way == W4_BY_WGMMA, e);
+    return way == W4_BY_BLAS ? by_blas(&a, w, first, experts, e) :
+                               by_tiles(&a, w, first, experts, way, e);
 }
 
 /* ---- forge_w4a16_cuda.h ---- */

@@ -2,7 +2,7 @@
  *
  * Order of the codes.  Inputs have places (w4a16.h), padded to blocks of 64.  A
  * strip is 16 outputs; its blocks follow one another, 512 bytes each: lane l of
- * a warp has words 2 h + j, h < 2, j < 2, of 16 bytes, for the outputs r = l / 4
+ * a warp has words h + 2 j, h < 2, j < 2, of 16 bytes, for the outputs r = l / 4
  * and r + 8 of the strip and the places k..k+3 of the block, k = 32 h + 8 (l %
  * 4) + 4 j.  Its nibbles, from the least:
  *
@@ -61,8 +61,8 @@ struct w4_launch {
         *unit; /* [rows] of w4_wgmma(): factors of their sums; or NULL */
     int64_t depth, outputs, groups, halves;
     int64_t rows; /* of x */
-    int most;     /* of a tile: 8, 16, 32, 64, or w4_wgmma_tile()'s */
-    int across;   /* outputs of a tile */
+    int most; /* of a tile: 8, 16, 32, 64, or w4_few_tile()'s, w4_wgmma_tile()'s */
+    int across; /* outputs of a tile */
     bool split; /* scales are not all of x_type; w4_wgmma() takes none of f32 */
     int tiles;
 };
@@ -75,6 +75,13 @@ int w4_most(const struct cuda_context *c, const struct w4_launch *l,
 /* Queue it. */
 int w4_tiled(struct cuda_context *c, struct w4_launch *a, struct err *e);
 
+/* The same by Hopper's instructions for few rows; whether the device has them; the size
+ * of a tile, for `rows` rows of a linear, of one alone or on average. */
+int w4_few(struct cuda_context *c, const struct w4_launch *l, struct err *e);
+bool w4_few_runs(const struct cuda_context *c);
+int w4_few_tile(struct cuda_context *c, struct w4_launch *l, int64_t rows,
+                bool one, struct err *e);
+
 /* The same by Hopper's instructions, with weights rounded to x's type; whether the
  * device has them; the size of a tile. */
 int w4_wgmma(struct cuda_context *c, const struct w4_launch *l, struct err *e);
@@ -86,7 +93,7 @@ void w4_wgmma_tile(struct w4_launch *l);
 int w4_halves(struct cuda_context *c, struct w4_launch *l, struct err *e);
 
 /* Ways to compute a product: W4_AUTO decides by the number of rows. */
-enum w4_way { W4_AUTO, W4_BY_TILES, W4_BY_WGMMA, W4_BY_BLAS };
+enum w4_way { W4_AUTO, W4_BY_TILES, W4_BY_FEW, W4_BY_WGMMA, W4_BY_BLAS };
 int w4_grouped(struct cuda_context *c, const struct cuda_w4 *const *w,
                const int64_t *first, int64_t experts,
                const struct forge_w4a16_rows *x,

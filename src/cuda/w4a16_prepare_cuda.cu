@@ -51,7 +51,7 @@ static __global__ void __launch_bounds__(256)
         return;
     for (int w = 0; w < 4; w++) {
         int64_t place =
-            block * W4_PLACES + w / 2 * W4_HALF + lane % 4 * 8 + w % 2 * 4;
+            block * W4_PLACES + w % 2 * W4_HALF + lane % 4 * 8 + w / 2 * 4;
 
         word[w] = 0;
         for (int n = 0; n < 8; n++) {

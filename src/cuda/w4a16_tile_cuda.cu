@@ -11,24 +11,19 @@
  * asynchronous copies, for all warps.
  *
  * All tiles' steps are divided evenly among the launch's blocks of threads
- * (w4a16_tiles.cuh).  On Hopper a cluster of blocks has each of a few tiles, and adds
- * their sums from each other's shared memory.
+ * (w4a16_tiles.cuh).  On Hopper, which has 9 rows and more by w4a16_few_cuda.cu, a
+ * cluster of blocks has each of a few tiles, and adds their sums from each other's
+ * shared memory.
  *
  * Floors: the codes' bytes up to 50 rows or so, then the tensor cores, of which
- * mma reaches about 62 % on Hopper.  One H200, 8,192 x 28,672: 37 to 39 us;
- * 64 rows: 102 us. */
-#include "cuda/mma.cuh"
+ * mma reaches about 62 % on Hopper.  One H200, 8,192 x 28,672, one row: 37 to 39 us. */
 #include "cuda/w4a16_tiles.cuh"
-#include "cuda/wgmma.cuh"
 
 enum {
     STRIPS = 2,            /* of a warp */
     BLOCKS = 2,            /* of places in a step */
     QUARTERS = 2 * BLOCKS, /* of a step: 32 places, which share a scale */
-    LEAST = 3,             /* steps for a block of threads to begin with */
-    MOST_RANKS = 8,        /* blocks of threads of a cluster */
-    SHORT =
-        8 /* steps of a block of threads, up to which adding sums counts most */
+    LEAST = 3              /* steps for a block of threads to begin with */
 };
 
 /* Steps in shared memory, and blocks of threads of a multiprocessor, which bound
@@ -194,8 +189,8 @@ add_quarter(const struct room<NT, FINE> *m, int at, int q,
 
 #pragma unroll
     for (int s = 0; s < STRIPS; s++) {
-        w4_operand<T>(operands[0][s], q % 2 ? codes[s].z : codes[s].x, zero[s]);
-        w4_operand<T>(operands[1][s], q % 2 ? codes[s].w : codes[s].y, zero[s]);
+        w4_operand<T>(operands[0][s], q % 2 ? codes[s].y : codes[s].x, zero[s]);
+        w4_operand<T>(operands[1][s], q % 2 ? codes[s].w : codes[s].z, zero[s]);
     }
 #pragma unroll
     for (int first = 0; first < NT; first += wide) {
@@ -356,47 +351,35 @@ static __global__ void __launch_bounds__(W4_WARPS * 32, RESIDENT(NT))
     }
 }
 
-/* A cluster of up to MOST_RANKS blocks of threads for each tile, whose steps they
- * share.  Sums are added in their order, fours of each thread by one of them. */
-template <class T, int NT, bool FINE>
-static __global__ void __launch_bounds__(W4_WARPS * 32, RESIDENT(NT))
+/* A cluster of blocks of threads for each tile of up to 8 rows, whose steps they share.
+ * Sums are added in their order, fours of each thread by one of them. */
+template <class T, bool FINE>
+static __global__ void __launch_bounds__(W4_WARPS * 32, RESIDENT(1))
     clusters_kernel(const __grid_constant__ struct tiles a)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ uint4 shared[];
-    auto *m = (struct room<NT, FINE> *)shared;
+    auto *m = (struct room<1, FINE> *)shared;
     float4 *own = (float4 *)shared + threadIdx.x;
     int ranks = cluster_size(), rank = cluster_rank();
-    struct part p = part_of<NT>(a, blockIdx.x / ranks, rank * a.steps / ranks,
-                                (rank + 1) * a.steps / ranks);
-    float totals[STRIPS][NT][4] = {};
+    struct part p = part_of<1>(a, blockIdx.x / ranks, rank * a.steps / ranks,
+                               (rank + 1) * a.steps / ranks);
+    float totals[STRIPS][1][4] = {};
 
-    add_steps<T, NT, FINE>(a, p, m, totals);
+    add_steps<T, 1, FINE>(a, p, m, totals);
     __syncthreads(); /* all have read their steps */
 #pragma unroll
-    for (int i = 0; i < STRIPS * NT; i++) {
-        const float *t = totals[i / NT][i % NT];
+    for (int i = 0; i < STRIPS; i++) {
+        const float *t = totals[i][0];
 
         own[i * W4_WARPS * 32] = make_float4(t[0], t[1], t[2], t[3]);
     }
     cluster_meet();
-    for (int i = rank; i < STRIPS * NT; i += ranks) {
-        uint32_t at = shared_address(own + i * W4_WARPS * 32);
-        float4 part[MOST_RANKS];
-        float sum[4] = {};
+    for (int i = rank; i < STRIPS; i += ranks) {
+        float4 sum =
+            sum_of_ranks(shared_address(own + i * W4_WARPS * 32), ranks);
 
-#pragma unroll
-        for (int r = 0; r < MOST_RANKS; r++)
-            part[r] = load_from(at, min(r, ranks - 1));
-#pragma unroll
-        for (int r = 0; r < MOST_RANKS; r++)
-            if (r < ranks) {
-                sum[0] += part[r].x;
-                sum[1] += part[r].y;
-                sum[2] += part[r].z;
-                sum[3] += part[r].w;
-            }
-        store(a, p, i / NT, i % NT, sum);
+        store(a, p, i, 0, (const float *)&sum);
     }
     cluster_meet(); /* the others may still read what this one has */
 #endif
@@ -404,46 +387,33 @@ static __global__ void __launch_bounds__(W4_WARPS * 32, RESIDENT(NT))
 
 /* ---- the host's part ---- */
 
-/* Queue clusters for the tiles, if they run at once, and are hardly fewer blocks of
- * threads than `grid` or these have few steps each: 1; else 0. */
-template <class T, int NT, bool FINE>
+/* Queue clusters for tiles of up to 8 rows, if they pay: *done. */
+template <class T, bool FINE>
 static int by_clusters(struct cuda_context *c, const struct tiles *a,
-                       int64_t grid, struct err *e)
+                       int64_t grid, bool *done, struct err *e)
 {
-    auto kernel = clusters_kernel<T, NT, FINE>;
+    auto kernel = clusters_kernel<T, FINE>;
     const int tiles = a->items / a->steps;
-    static int fit[MOST_RANKS + 1]; /* clusters of so many, 1 more */
+    static int fit[MOST_RANKS + 1];
     cudaLaunchAttribute cluster = {};
     cudaLaunchConfig_t how = {};
-    int ranks = MOST_RANKS;
+    int ranks, rc;
 
     how.blockDim = dim3(W4_WARPS * 32);
-    how.dynamicSmemBytes = sizeof(struct room<NT, FINE>);
+    how.dynamicSmemBytes = sizeof(struct room<1, FINE>);
     how.stream = c->stream;
-    how.attrs = &cluster;
-    how.numAttrs = 1;
-    cluster.id = cudaLaunchAttributeClusterDimension;
     if (!w4_wgmma_runs(c))
         return 0;
-    for (; ranks > 1; ranks--) {
-        cluster.val.clusterDim = { (unsigned)ranks, 1, 1 };
-        how.gridDim = dim3((unsigned)(tiles * ranks));
-        if (!fit[ranks]) {
-            CUDA_TRY(cudaFuncSetAttribute(
-                kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                (int)how.dynamicSmemBytes));
-            CUDA_TRY(cudaOccupancyMaxActiveClusters(&fit[ranks], kernel, &how));
-            fit[ranks]++;
-        }
-        if (tiles < fit[ranks] && a->steps >= ranks)
-            break;
-    }
-    if (ranks == 1 ||
-        (a->items > SHORT * grid && 10 * tiles * ranks < 8 * grid))
+    if ((rc = cluster_ranks((const void *)kernel, how, tiles, a->steps, fit,
+                            &ranks, e)) < 0)
+        return rc;
+    *done = clusters_pay(a, tiles, ranks, grid);
+    if (!*done)
         return 0;
+    cluster_shape(&how, &cluster, tiles, ranks);
     CUDA_TRY(cudaLaunchKernelEx(&how, kernel, *a));
     LAUNCHED();
-    return 1;
+    return 0;
 }
 
 template <class T, int NT, bool FINE>
@@ -452,8 +422,9 @@ static int launch(struct cuda_context *c, struct tiles *a, struct err *e)
     auto kernel = tiles_kernel<T, NT, FINE>;
     size_t shared = sizeof(struct room<NT, FINE>);
     static int resident;
+    bool done = false;
     int64_t grid;
-    int rc;
+    int rc = 0;
 
     if (!resident) {
         CUDA_TRY(cudaFuncSetAttribute(
@@ -466,9 +437,12 @@ static int launch(struct cuda_context *c, struct tiles *a, struct err *e)
     grid = (int64_t)resident * c->processors;
     if (grid > (a->items + LEAST - 1) / LEAST)
         grid = (a->items + LEAST - 1) / LEAST;
-    if ((rc = by_clusters<T, NT, FINE>(c, a, grid, e)) ||
-        (rc = tiles_divide(c, a, 0, grid, 1, STRIPS * NT, e)) < 0)
-        return rc < 0 ? rc : 0;
+    if constexpr (NT == 1)
+        rc = by_clusters<T, FINE>(c, a, grid, &done, e);
+    if (rc < 0 || done)
+        return rc;
+    if ((rc = tiles_divide(c, a, 0, grid, 1, STRIPS * NT, e)) < 0)
+        return rc;
     kernel<<<(unsigned)grid, W4_WARPS * 32, shared, c->stream>>>(*a);
     LAUNCHED();
     return 0;

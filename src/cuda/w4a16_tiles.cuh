@@ -6,7 +6,10 @@
 #ifndef FORGE_CUDA_W4A16_TILES_CUH
 #define FORGE_CUDA_W4A16_TILES_CUH
 
+#include "cuda/hopper.cuh"
+#include "cuda/mma.cuh"
 #include "cuda/w4a16_internal.cuh"
+#include "cuda/wgmma.cuh"
 
 /* w4_launch as the kernel takes it. */
 struct tiles {
@@ -39,6 +42,18 @@ static __device__ __forceinline__ void put(const struct tiles &a, int64_t at,
         ((__half *)a.y)[at] = __float2half_rn(v);
     else
         ((__nv_bfloat16 *)a.y)[at] = __float2bfloat16_rn(v);
+}
+
+/* Two results in y's type, of 16 bits. */
+static __device__ __forceinline__ uint32_t two(const struct tiles &a, float low,
+                                               float high)
+{
+    __half2 h;
+
+    if (a.y_type == FORGE_W4A16_BF16)
+        return pack_bf16(low, high);
+    h = __floats2half2_rn(low, high);
+    return *(const uint32_t *)&h;
 }
 
 /* What a block of threads works on: steps begin..end-1 of a tile. */
@@ -158,7 +173,101 @@ gather(const struct tiles &a, int rank, int block, int tile, int n, int thread,
     return true;
 }
 
+/* ---- clusters ---- */
+
+enum { MOST_RANKS = 8 /* blocks of threads of a cluster that share a tile */ };
+
+/* The sum of what the cluster's blocks of threads have at `at`, in their order. */
+static __device__ __forceinline__ float4 sum_of_ranks(uint32_t at, int ranks)
+{
+    float4 part[MOST_RANKS] = {}, sum = {};
+
+#pragma unroll
+    for (int r = 0; r < MOST_RANKS; r++)
+        if (r < ranks)
+            part[r] = load_from(at, r);
+#pragma unroll
+    for (int r = 0; r < MOST_RANKS; r++)
+        if (r < ranks) {
+            sum.x += part[r].x;
+            sum.y += part[r].y;
+            sum.z += part[r].z;
+            sum.w += part[r].w;
+        }
+    return sum;
+}
+
 /* ---- the host's part ---- */
+
+/* A map of the launch's x, in boxes of W4_PLACES places by `rows` rows. */
+static inline int map_of_x(CUtensorMap *map, const struct w4_launch *l,
+                           int rows, struct err *e)
+{
+    struct tensor_shape x = {};
+
+    x.p = l->x;
+    x.dims[0] = (uint64_t)l->depth;
+    x.dims[1] = 1;
+    x.dims[2] = (uint64_t)l->rows;
+    x.strides[0] = x.strides[1] = (uint64_t)l->ldx * 2;
+    x.box = (uint32_t)rows;
+    return tensor_map(map, &x, e);
+}
+
+/* y has 16 bits, and 8 outputs of a row are 16 aligned bytes. */
+static inline bool y_is_wide(const struct w4_launch *l)
+{
+    return l->y_type != FORGE_W4A16_F32 && l->outputs % 8 == 0 &&
+           l->ldy % 8 == 0 && (uintptr_t)l->y % 16 == 0;
+}
+
+/* A launch of clusters of `ranks` blocks of threads, one for each tile. */
+static inline void cluster_shape(cudaLaunchConfig_t *how,
+                                 cudaLaunchAttribute *cluster, int tiles,
+                                 int ranks)
+{
+    cluster->id = cudaLaunchAttributeClusterDimension;
+    cluster->val.clusterDim = { (unsigned)ranks, 1, 1 };
+    how->attrs = cluster;
+    how->numAttrs = 1;
+    how->gridDim = dim3((unsigned)(tiles * ranks));
+}
+
+/* *ranks: how many blocks of threads a cluster for each tile may have, so that all of
+ * them run at once; 1: tiles are too many.  how: of the launch otherwise; fit:
+ * clusters of so many blocks that run at once, 1 more, of this kernel; 0: unknown. */
+static inline int cluster_ranks(const void *kernel, cudaLaunchConfig_t how,
+                                int tiles, int steps, int fit[MOST_RANKS + 1],
+                                int *ranks, struct err *e)
+{
+    cudaLaunchAttribute cluster = {};
+
+    for (*ranks = MOST_RANKS; *ranks > 1; --*ranks) {
+        if (!fit[*ranks]) {
+            cluster_shape(&how, &cluster, tiles, *ranks);
+            CUDA_TRY(cudaFuncSetAttribute(
+                kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                (int)how.dynamicSmemBytes));
+            CUDA_TRY(
+                cudaOccupancyMaxActiveClusters(&fit[*ranks], kernel, &how));
+            fit[*ranks]++;
+        }
+        if (tiles < fit[*ranks] && steps >= *ranks)
+            break;
+    }
+    return 0;
+}
+
+/* Whether these clusters are hardly fewer blocks of threads than `grid`, or those would
+ * have few steps each, so that adding sums counts most. */
+static inline bool clusters_pay(const struct tiles *a, int tiles, int ranks,
+                                int64_t grid)
+{
+    const int few = 8;
+
+    return ranks > 1 &&
+           (a->items <= few * grid || 10 * tiles * ranks >= 8 * grid);
+}
 
 /* What l says, in tiles of steps of `places`. */
 static inline int tiles_of(const struct w4_launch *l, int places,

@@ -18,48 +18,60 @@ static __device__ __forceinline__ uint32_t load_shared(uint32_t from)
     return v;
 }
 
-static __device__ __forceinline__ uint4 load_shared_16(uint32_t from)
+static __device__ __forceinline__ uint2 load_shared_8(uint32_t from)
 {
-    uint4 v;
+    uint2 v;
 
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(v.x), "=r"(v.y)
                  : "r"(from)
                  : "memory");
     return v;
 }
 
-/* How a lane exchanges codes with the three others of its rows: selectors of
- * __byte_perm(). */
+/* Where lane l's 16 bytes of a block's codes lie in shared memory: neighbours of every
+ * other eight lanes change places, so that lanes that each read 8 bytes of one of their
+ * row's four meet in no bank. */
+static __device__ __forceinline__ int w4_place(int lane)
+{
+    return lane ^ (lane / 8 & 1);
+}
+
+/* How a lane reads codes for operands whose columns are in the order of x: of each 16
+ * places it has 2 (l % 4), the next, and 8 behind both, which are in words of two
+ * lanes of its rows.  A byte has a place's code in both rows; bytes i and i + 2 of a
+ * word, which are neighbours, go together. */
 struct order {
-    uint32_t upper; /* the first word in the upper two lanes, else the second */
-    uint32_t away, first, second; /* bytes to send; those of the operands */
+    uint32_t at,
+        other; /* in shared memory: of the row's first lane, of its second */
+    uint32_t bytes; /* selector of __byte_perm() */
 
     __device__ __forceinline__ order(int lane)
     {
-        upper = lane & 2 ? 0x3210 : 0x7654;
-        away = lane & 1 ? 0x6420 : 0x7531;
-        first = lane & 1 ? 0x3514 : 0x5240;
-        second = lane & 1 ? 0x3716 : 0x7260;
-        /* so that they are not made of the lane anew for each half */
-        asm volatile("" : "+r"(upper), "+r"(away), "+r"(first), "+r"(second));
+        at = w4_place(lane & ~3) * 16 + lane % 4 / 2 * 8;
+        other = at ^ 16;
+        bytes = lane & 1 ? 0x7351 : 0x6240;
+        /* so that it is not made of the lane anew for each half */
+        asm volatile("" : "+r"(bytes));
     }
 
-    /* Words of a half, 8 places of a lane, to those of two operands whose places
-     * are in order: 2 (l % 4), the next, and 8 behind both.  A byte has a place's
-     * code in both rows; bytes i and i + 2 of a word, which are neighbours, go
-     * together.  First the upper two lanes change a word with the lower ones, then
-     * neighbours two bytes of each. */
-    __device__ __forceinline__ void operator()(uint32_t a, uint32_t b,
-                                               uint32_t to[2]) const
+    /* Words of a strip's block that lies at `codes`. */
+    __device__ __forceinline__ void read(uint32_t codes, uint2 (&v)[4]) const
     {
-        uint32_t come = __shfl_xor_sync(~0u, __byte_perm(a, b, upper), 2);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            v[i] = load_shared_8(codes + (i % 2 ? other : at) + i / 2 * 32);
+    }
 
-        a = __byte_perm(come, a, upper);
-        b = __byte_perm(b, come, upper);
-        come = __shfl_xor_sync(~0u, __byte_perm(a, b, away), 1);
-        to[0] = __byte_perm(a, come, first);
-        to[1] = __byte_perm(b, come, second);
+    /* From these, to[half][operand]. */
+    __device__ __forceinline__ void arrange(const uint2 (&v)[4],
+                                            uint32_t (&to)[2][2]) const
+    {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            to[0][i] = __byte_perm(v[2 * i].x, v[2 * i + 1].x, bytes);
+            to[1][i] = __byte_perm(v[2 * i].y, v[2 * i + 1].y, bytes);
+        }
     }
 };
 

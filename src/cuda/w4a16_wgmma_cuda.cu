@@ -14,11 +14,8 @@
  * about 32 of outputs, which the L2 cache holds.
  *
  * Shared memory: 185 KiB of steps, 8 of results.  Floor: the tensor cores'. */
-#include "cuda/hopper.cuh"
-#include "cuda/mma.cuh"
 #include "cuda/w4a16_tiles.cuh"
 #include "cuda/w4a16_weights.cuh"
-#include "cuda/wgmma.cuh"
 
 #include <stddef.h>
 
@@ -188,7 +185,7 @@ copy_codes(const struct tiles &a, int warp, struct ring r)
     const int each = STRIPS / COPIERS;
     int lane = threadIdx.x % 32, tile;
     uint32_t codes_to = r.room + (uint32_t)offsetof(struct room, codes) +
-                        warp * each * 512 + lane * 16;
+                        warp * each * 512 + w4_place(lane) * 16;
     uint32_t meta_to = r.room + (uint32_t)offsetof(struct room, meta) +
                        warp * META_BYTES + lane * 16;
     struct walk w = walk_begin(a);
@@ -235,20 +232,19 @@ multiply_part(const struct tiles &a, const struct part &p, int strip, int lane,
               struct ring *r, float (&sum)[128])
 {
     const uint64_t x = operand(r->room, 16, 1024);
-    const uint32_t codes = r->room + (uint32_t)offsetof(struct room, codes) +
-                           strip * 512 + lane * 16;
+    const uint32_t codes =
+        r->room + (uint32_t)offsetof(struct room, codes) + strip * 512;
     const uint32_t meta = r->room + (uint32_t)offsetof(struct room, meta) +
                           strip * W4_STRIP * 4 + lane / 4 * 4;
     const struct order order(lane);
     uint32_t before = 0, word[2][2], w[2][2][4];  /* of a half, of the next */
     int left = a.halves - 2 * p.begin % a.halves; /* of the group */
     scaling<T, SPLIT> s;
-    uint4 q;
+    uint2 v[4];
 
     r->wait_full();
-    q = load_shared_16(codes + r->stage * CODE_BYTES);
-    order(q.x, q.y, word[0]);
-    order(q.z, q.w, word[1]);
+    order.read(codes + r->stage * CODE_BYTES, v);
+    order.arrange(v, word);
     s.read(meta + r->stage * 2 * META_BYTES);
 #pragma unroll 1
     for (int n = p.begin; n < p.end; n++) {
@@ -272,16 +268,14 @@ multiply_part(const struct tiles &a, const struct part &p, int strip, int lane,
 #pragma unroll
             for (int k = 0; k < 2; k++)
                 group_multiply_across<w4_base<T>::half, N>(
-                    sum, w[h][k], b + (2 * h + k) * (16 * 2 / 16));
+                    sum, w[h][k], b + (2 * h + k) * (16 * 2 / 16), true);
             products_commit();
             if (!h && n + 1 < p.end) {
                 r->wait_full();
-                q = load_shared_16(codes + r->stage * CODE_BYTES);
+                order.read(codes + r->stage * CODE_BYTES, v);
             }
-            if (h) {
-                order(q.x, q.y, word[0]);
-                order(q.z, q.w, word[1]);
-            }
+            if (h)
+                order.arrange(v, word);
             products_wait<1>(); /* those before have read their weights */
             hold(w[h ^ 1][0]);
             hold(w[h ^ 1][1]);
@@ -316,18 +310,6 @@ apply_units(const struct tiles &a, const struct part &p, int lane,
     }
 }
 
-/* Two results in y's type, of 16 bits. */
-static __device__ __forceinline__ uint32_t pack(const struct tiles &a,
-                                                float low, float high)
-{
-    __half2 h;
-
-    if (a.y_type == FORGE_W4A16_BF16)
-        return pack_bf16(low, high);
-    h = __floats2half2_rn(low, high);
-    return *(const uint32_t *)&h;
-}
-
 /* A warp's 16 outputs from o on to y of 16 bits, 32 bytes of a row at a time. */
 [[maybe_unused]] static __device__ __forceinline__ void
 store_wide(const struct tiles &a, const struct part &p, int o, int lane,
@@ -348,7 +330,7 @@ store_wide(const struct tiles &a, const struct part &p, int o, int lane,
 
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                v[i] = pack(a, f[2 * i], f[2 * i + 1]);
+                v[i] = two(a, f[2 * i], f[2 * i + 1]);
             store_transposed(to + n * (int)sizeof(patch[0]), v);
         }
         __syncwarp();
@@ -419,8 +401,7 @@ multiply_parts(const struct tiles &a, bool wide, struct ring r,
     }
 }
 
-/* wide: y has 16 bits, and 8 outputs of a row are 16 aligned bytes.  Grid: as many
- * blocks as run at once. */
+/* wide: y_is_wide().  Grid: as many blocks as run at once. */
 template <class T, bool SPLIT>
 static __global__ void __launch_bounds__(THREADS, 1)
     w4_wgmma_kernel(const __grid_constant__ struct tiles a,
@@ -452,7 +433,6 @@ static __global__ void __launch_bounds__(THREADS, 1)
         registers_more<MULTIPLY_REGISTERS>();
         multiply_parts<T, SPLIT>(a, wide, { m, &s }, &s, m);
     }
-    __syncwarp();
     cluster_meet(); /* the other block may still copy to this one */
 #endif
 }
@@ -484,20 +464,11 @@ static int launch(struct cuda_context *c, const struct w4_launch *l,
     const int bytes = (int)sizeof(struct room) + 1024;
     int grid = c->processors / RANKS, rest = l->tiles % grid;
     int whole = l->tiles - rest, rc;
-    bool wide = l->y_type != FORGE_W4A16_F32 && l->outputs % 8 == 0 &&
-                l->ldy % 8 == 0 && (uintptr_t)l->y % 16 == 0;
-    struct tensor_shape x = {};
     cudaLaunchAttribute cluster = {};
     cudaLaunchConfig_t how = {};
     CUtensorMap map;
 
-    x.p = l->x;
-    x.dims[0] = (uint64_t)l->depth;
-    x.dims[1] = 1;
-    x.dims[2] = (uint64_t)l->rows;
-    x.strides[0] = x.strides[1] = (uint64_t)l->ldx * 2;
-    x.box = BOX;
-    if ((rc = tensor_map(&map, &x, e)) < 0)
+    if ((rc = map_of_x(&map, l, BOX, e)) < 0)
         return rc;
     if (whole && rest && a->steps * (grid - rest) / grid > GATHER)
         whole -= grid; /* a share is a tile at least, so parts are few */
@@ -517,7 +488,7 @@ static int launch(struct cuda_context *c, const struct w4_launch *l,
     how.numAttrs = 1;
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim = { RANKS, 1, 1 };
-    CUDA_TRY(cudaLaunchKernelEx(&how, kernel, *a, map, wide));
+    CUDA_TRY(cudaLaunchKernelEx(&how, kernel, *a, map, y_is_wide(l)));
     LAUNCHED();
     return 0;
 }

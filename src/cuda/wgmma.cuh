@@ -106,6 +106,7 @@ static __device__ __forceinline__ void barrier_arrive_at(uint32_t at, int rank)
 /* Wait for all threads of the cluster. */
 static __device__ __forceinline__ void cluster_meet(void)
 {
+    __syncwarp();
     asm volatile("barrier.cluster.arrive.aligned;\n"
                  "barrier.cluster.wait.aligned;" ::
                      : "memory");
@@ -251,9 +252,11 @@ template <int N> static __device__ __forceinline__ void hold(uint32_t (&x)[N])
 #define WG_16(d, i) WG_4(d, i), WG_4(d, i + 4), WG_4(d, i + 8), WG_4(d, i + 12)
 #define WG_32(d, i) WG_16(d, i), WG_16(d, i + 16)
 #define WG_64(d, i) WG_32(d, i), WG_32(d, i + 32)
+#define WG_NAMES_8  "%0, %1, %2, %3, %4, %5, %6, %7"
+#define WG_NAMES_16 WG_NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define WG_NAMES_32                                                            \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "   \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, "   \
+    WG_NAMES_16                                                                \
+    ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, " \
     "%30, %31"
 #define WG_NAMES_64                                                            \
     WG_NAMES_32                                                                \
@@ -313,18 +316,21 @@ group_multiply(float (&d)[32], const uint32_t *a, uint64_t b)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(1));
 }
 
-/* d[64, N] += a[64, 16] b[16, N] for N = 256, or less than the 256 columns that d
- * has room for; a as above, b K-major; both of bf16 or, HALF, of f16. */
-template <bool HALF, int N>
+/* d[64, N] = a[64, 16] b[16, N], or += with `more`, for N = 256, 192, 128, 64, 32 or
+ * 16, of D * 2 columns that d has room for; a as above, b K-major; both of bf16 or,
+ * HALF, of f16. */
+template <bool HALF, int N, int D>
 static __device__ __forceinline__ void
-group_multiply_across(float (&d)[128], const uint32_t (&a)[4], uint64_t b)
+group_multiply_across(float (&d)[D], const uint32_t (&a)[4], uint64_t b,
+                      bool more)
 {
 #define WG_ACROSS_AS(type, n, names, a0, b0, m0, ...)                          \
     asm volatile("{\n.reg .pred more;\nsetp.ne.b32 more, " m0 ", 0;\n"         \
                  "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type         \
                  "." type " {" names "}, {" a0 "}, " b0 ", more, 1, 1, 0;\n}"  \
                  : __VA_ARGS__                                                 \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(1))
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),         \
+                   "r"((int)more))
 #define WG_ACROSS(...)                                                         \
     do {                                                                       \
         if (HALF)                                                              \
@@ -332,20 +338,28 @@ group_multiply_across(float (&d)[128], const uint32_t (&a)[4], uint64_t b)
         else                                                                   \
             WG_ACROSS_AS("bf16", __VA_ARGS__);                                 \
     } while (0)
-    static_assert(N == 256 || N == 192 || N == 128 || N == 64,
-                  "no such product");
-    if (N == 256)
+    static_assert(N <= 2 * D, "d has no room");
+    if constexpr (N == 256)
         WG_ACROSS("256", WG_NAMES_128, "%128, %129, %130, %131", "%132", "%133",
                   WG_64(d, 0), WG_64(d, 64));
-    else if (N == 192)
+    else if constexpr (N == 192)
         WG_ACROSS("192", WG_NAMES_96, "%96, %97, %98, %99", "%100", "%101",
                   WG_64(d, 0), WG_32(d, 64));
-    else if (N == 128)
+    else if constexpr (N == 128)
         WG_ACROSS("128", WG_NAMES_64, "%64, %65, %66, %67", "%68", "%69",
                   WG_64(d, 0));
-    else
+    else if constexpr (N == 64)
         WG_ACROSS("64", WG_NAMES_32, "%32, %33, %34, %35", "%36", "%37",
                   WG_32(d, 0));
+    else if constexpr (N == 32)
+        WG_ACROSS("32", WG_NAMES_16, "%16, %17, %18, %19", "%20", "%21",
+                  WG_16(d, 0));
+    else
+        WG_ACROSS("16", WG_NAMES_8, "%8, %9, %10, %11", "%12", "%13",
+                  WG_4(d, 0), WG_4(d, 4));
+    static_assert(N == 256 || N == 192 || N == 128 || N == 64 || N == 32 ||
+                      N == 16,
+                  "no such product");
 }
 
 /* d[64, N] += a[64, 16] b[16, N] for N = 256, or 128 of the 256 columns that d has
