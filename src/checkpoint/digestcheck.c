@@ -109,7 +109,8 @@ static int read_tensors(struct checker *c, struct err *e)
     root = json_root(c->doc);
     list = json_get(root, "tensors");
     if (!json_string(json_get(root, "format"), &format) ||
-        strcmp(format, CHECKSUMS_FORMAT) || json_type(list) != JSON_OBJECT)
+        strcmp(format, CHECKSUMS_FORMAT) || !list ||
+        json_type(list) != JSON_OBJECT)
         return err_set(e, E_DATA, "not " CHECKSUMS_FORMAT);
     c->tensor = mem_alloc(json_count(list) * sizeof(*c->tensor), "tensors", e);
     if (!c->tensor)

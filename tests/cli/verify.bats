@@ -189,6 +189,17 @@ PYTHON
     [ "$output" = "forge-verify: 'nothing': cannot open: No such file or directory" ]
 }
 
+@test "a list of checksums without tensors is said, not followed" {
+    for tensors in '' ',"tensors":null'; do
+        echo '{"format":"4bit-forge checksums 1","hash":"XXH3-64"'"$tensors}" >out/forge_checksums.json
+        found forge_checksums.json "not 4bit-forge checksums 1" --tensors
+        run -65 --separate-stderr forge-shard -q --verify out
+        [ "$stderr" = "forge-shard: 'out': 'forge_checksums.json': not 4bit-forge checksums 1" ]
+        run -1 --separate-stderr forge-ls -q --verify out
+        [ "$stderr" = "forge-ls: 'out': 'forge_checksums.json': not 4bit-forge checksums 1" ]
+    done
+}
+
 @test "--tensors follows them into other files" {
     forge-shard -q --from "$in/model" other "$in/packed"
     cp out/forge_checksums.json other
