@@ -177,6 +177,12 @@ static int write_hits(struct hessian_inputs *r, struct err *e)
     return rc;
 }
 
+/* Of what is blended with nothing is written. */
+static int pass(struct hessian_inputs *r, const struct frame *f, struct err *e)
+{
+    return r->params.prior ? 0 : stream_write(r->out, f, e);
+}
+
 /* Frames of other roles are passed through when there is one input; with several
  * inputs they are dropped. */
 static int take(struct hessian_inputs *r, int i, const struct frame *f,
@@ -192,9 +198,8 @@ static int take(struct hessian_inputs *r, int i, const struct frame *f,
     case ROLE_HIDDEN:
     case ROLE_ROUTING:
     case ROLE_TOKENS: return 0; /* dropped: no later stage reads them */
-    case ROLE_HITMAP:
-        return r->n_in > 1 ? add_hits(r, f, e) : stream_write(r->out, f, e);
-    default: return r->n_in > 1 ? 0 : stream_write(r->out, f, e);
+    case ROLE_HITMAP: return r->n_in > 1 ? add_hits(r, f, e) : pass(r, f, e);
+    default: return r->n_in > 1 ? 0 : pass(r, f, e);
     }
 }
 
@@ -268,7 +273,8 @@ int hessian_inputs_prior(struct hessian_inputs *r, char **path, int n,
                          const char *key, struct err *e)
 {
     struct hessian_inputs p = {
-        .params = { .blend = r->params.blend, .piece = -1, .prior = true }
+        .params = { .blend = r->params.blend, .piece = -1, .prior = true },
+        .progress = { .mode = PROGRESS_NEVER }
     };
     int rc = hessian_inputs_open(&p, path, n, key, e);
 

@@ -444,3 +444,29 @@ for path, k in (("h0.fts", 0), ("h2.fts", 2 * 24)):
     assert n == 6
 PYTHON
 }
+
+@test "--blend-with: from a pipe as from a file, without a word; an empty one is refused" {
+    python3 - "$BATS_TEST_DIRNAME/../reference" <<'PYTHON'
+import sys
+sys.path.insert(0, sys.argv[1])
+import fts, numpy as np
+rng = np.random.default_rng(3)
+x = rng.normal(size=(300, 24)).astype("<f4")
+expert = fts.Tensor("activation", "model.layers.2.mlp.experts.3.in", x[:7], modules=["m"], last=True)
+fts.write(open("part.fts", "wb"), [expert])
+fts.write(open("layer.fts", "wb"), [fts.Tensor("activation", "model.layers.2.mlp_in", x, last=True)])
+fts.write(open("whole.fts", "wb"), [fts.Tensor("activation", "model.layers.2.mlp_in", x, last=True), expert])
+fts.write(open("other.fts", "wb"), [fts.Tensor("weight", "model.layers.2.mlp_in", x)])
+PYTHON
+    forge-hessian -q layer.fts -o h.fts
+    run -0 --separate-stderr forge-hessian -q --blend 2 --blend-with h.fts part.fts -o out.fts
+    [ -z "$stderr" ]
+    forge-hessian -q --blend 2 whole.fts -o want.fts
+    [ "$(forge-ls --stats model.layers.2.mlp.experts.3.in out.fts)" = "$(forge-ls --stats model.layers.2.mlp.experts.3.in want.fts | sed s/want.fts/out.fts/)" ]
+    cat h.fts | forge-hessian -q --blend 2 --blend-with - part.fts -o piped.fts
+    cmp out.fts piped.fts
+    cat other.fts | forge-hessian -q --blend 2 --blend-with - part.fts -o none.fts
+    run -65 --separate-stderr forge-hessian -q --blend 2 --blend-with /dev/null part.fts -o no.fts
+    [ "$stderr" = "forge-hessian: '/dev/null': frame 0: the input is empty (did what writes it fail?)" ]
+    [ ! -e no.fts ]
+}

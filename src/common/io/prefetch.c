@@ -255,7 +255,7 @@ static int finish_gathering(struct prefetch *a, struct err *e)
     const uint64_t one = 1;
     uint64_t count;
 
-    if (stream_flush(a->out, e) < 0)
+    if (a->out && stream_flush(a->out, e) < 0)
         return e->code;
     if (write(a->wanted, &one, sizeof(one)) < 0)
         return err_set(e, E_IO, "reading ahead: cannot wake the reader:");

@@ -38,8 +38,9 @@ struct prefetch_params {
     void *arg;
 };
 
-/* Read from r, and flush w whenever the caller has to wait.  Both remain the
- * caller's, but only this module may use r until prefetch_close().  E_TEMP. */
+/* Read from r, and flush w (NULL: nothing is written) whenever the caller has to
+ * wait.  Both remain the caller's, but only this module may use r until
+ * prefetch_close().  E_TEMP. */
 MUST_CHECK int prefetch_open(struct prefetch **a, struct stream_reader *r,
                              struct stream_writer *w,
                              const struct prefetch_params *p, struct err *e);
