@@ -142,13 +142,47 @@ static int read_head(struct head *h, struct file *f, struct err *e)
     return 0;
 }
 
+/* Bytes with those that make the next tensor begin at a multiple. */
+static uint64_t padded(uint64_t bytes)
+{
+    return bytes + (GGUF_ALIGN - bytes % GGUF_ALIGN) % GGUF_ALIGN;
+}
+
+/* Whether the n bytes at `at` of the file are zeros. */
+static int are_zeros(bool *zeros, struct file *f, uint64_t at, uint64_t n,
+                     struct err *e)
+{
+    uint8_t pad[GGUF_ALIGN] = { 0 };
+
+    if (file_read(f, pad, (size_t)n, at, e))
+        return e->code;
+    *zeros = !memcmp(pad, (uint8_t[GGUF_ALIGN]){ 0 }, sizeof(pad));
+    return 0;
+}
+
+/* Whether nothing is behind the last tensor, which ends at `end`. */
+static void check_end(const struct head *h, uint64_t end, const char *path,
+                      void (*say)(const char *path, const char *what),
+                      struct gguf_verdict *v)
+{
+    char text[80];
+
+    if (h->size <= end)
+        return;
+    snprintf(text, sizeof(text), "%" PRIu64 " bytes behind the last tensor",
+             h->size - end);
+    v->wrong++;
+    say(path, text);
+}
+
 static int check(struct head *h, struct file *f, const char *path,
                  void (*say)(const char *path, const char *what),
                  struct progress *progress, struct gguf_verdict *v,
                  struct err *e)
 {
-    size_t start = (h->at + GGUF_ALIGN - 1) / GGUF_ALIGN * GGUF_ALIGN;
+    size_t start = padded(h->at);
     uint64_t *want = mem_alloc((h->tensors + 1) * 8, "GGUF", e), hash = 0;
+    uint64_t end = start;
     uint8_t *buf = mem_pages(HASH_ROOM, "GGUF", e);
     int rc = want && buf ? 0 : e->code;
 
@@ -156,18 +190,23 @@ static int check(struct head *h, struct file *f, const char *path,
     if (!rc)
         memcpy(want, h->data + h->digests, (h->tensors + 1) * 8);
     for (uint64_t i = 0; i < h->tensors && !rc; i++) {
-        uint64_t bytes, offset;
+        uint64_t bytes, offset, at;
         char name[NAME];
+        bool zeros = true;
 
         (void)!read_info(h, name, &bytes, &offset);
         if (start > h->size || offset > h->size - start ||
-            bytes > h->size - start - offset)
+            padded(bytes) > h->size - start - offset) {
             rc = err_set(e, E_DATA, "ends inside of '%s'", name);
-        else
-            rc = hash_range(&hash, f, start + offset, start + offset + bytes,
-                            buf, NULL, e);
-        v->wrong += !rc && hash != want[i];
-        if (!rc && hash != want[i])
+            break;
+        }
+        at = start + offset + bytes;
+        end = start + offset + padded(bytes);
+        rc = hash_range(&hash, f, start + offset, at, buf, NULL, e);
+        if (!rc)
+            rc = are_zeros(&zeros, f, at, end - at, e);
+        v->wrong += !rc && (hash != want[i] || !zeros);
+        if (!rc && (hash != want[i] || !zeros))
             say(path, name);
         progress_step(progress, name, bytes);
     }
@@ -179,6 +218,7 @@ static int check(struct head *h, struct file *f, const char *path,
         v->wrong += hash != want[h->tensors];
         if (hash != want[h->tensors])
             say(path, "metadata");
+        check_end(h, end, path, say, v);
     }
     v->tensors = h->tensors;
     free(want);

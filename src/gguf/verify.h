@@ -5,7 +5,8 @@
 #include "common/cli/progress.h"
 
 struct gguf_verdict {
-    uint64_t tensors, wrong; /* wrong: tensors, or the head, that differ */
+    uint64_t tensors, wrong; /* wrong: tensors, or the head, that differ, and
+                              * what is behind the last tensor */
 };
 
 /* Compare every byte with the digests in the file; say() is called with each

@@ -186,11 +186,17 @@ P
     forge-gguf -q sym s.gguf
     forge verify -q s.gguf
     size=$(stat -c %s s.gguf)
-    for at in 40 $((size / 2)) $((size - 40)); do
+    for at in 40 $((size / 2)) $((size - 40)) $((size - 1)); do
         cp s.gguf t.gguf
         printf '\x5a' | dd of=t.gguf bs=1 seek="$at" conv=notrunc status=none
         run -1 --separate-stderr forge verify t.gguf
         [[ $output == "'t.gguf': "*": not as it was written" ]]
+    done
+    for more in 1 32 100000; do
+        { cat s.gguf && head -c "$more" /dev/zero; } >t.gguf
+        run -1 --separate-stderr forge verify -q t.gguf
+        [ "$output" = "'t.gguf': $more bytes behind the last tensor: not as it was written" ]
+        [ -z "$stderr" ]
     done
     head -c $((size - 4096)) s.gguf >t.gguf
     run -65 --separate-stderr forge verify t.gguf
