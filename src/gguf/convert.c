@@ -1,6 +1,7 @@
 /* convert.c - the tensors of a GGUF file: see convert.h. */
 #include "gguf/convert.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,30 +49,44 @@ static int read_codes(struct writer *w, const char *module, struct source *s,
     return rc < 0 ? rc : 0;
 }
 
+/* Read t, a linear's tensor if `module`, in elements of a float type. */
+static int read_raw(struct writer *w, const struct ck_tensor *t,
+                    const char *module, struct source *s, struct err *e)
+{
+    uint64_t rows, cols, n = t->bytes * 8 / dtype_bits(t->dtype);
+    float *wide;
+    int rc = 0;
+
+    if (module) { /* inputs become outputs, and groups no longer lie in rows */
+        if (checkpoint_linear(w->p->c, module, &wide, &rows, &cols, e))
+            return e->code;
+        s->raw = (uint8_t *)wide;
+        s->dtype = DT_F32;
+        n = rows * cols;
+    } else if (!(s->raw = mem_pages(t->bytes, t->name, e)) ||
+               checkpoint_read(w->p->c, t, s->raw, e)) {
+        return e->code;
+    }
+    if (!isfinite(dtype_most(s->raw, s->dtype, n)))
+        rc = err_set(e, E_DATA, "'%.200s' has a value that is not finite",
+                     module ? module : t->name);
+    return rc;
+}
+
 /* x: what is made of t.  source_release() *s in any case. */
 static int read_source(struct writer *w, const struct gguf_item *x,
                        const struct ck_tensor *t, struct source *s,
                        struct err *e)
 {
     char module[1024];
-    uint64_t rows, cols;
     bool first, part;
-    float *wide;
 
     *s = (struct source){ .dtype = t->dtype };
     part = checkpoint_part(w->p->c, t, module, sizeof(module), &first);
     if (x->packed)
         return part ? read_codes(w, module, s, e) :
                       err_set(e, E_BUG, "'%.200s': no part", t->name);
-    if (part) { /* inputs become outputs, and groups no longer lie in rows */
-        if (checkpoint_linear(w->p->c, module, &wide, &rows, &cols, e))
-            return e->code;
-        s->raw = (uint8_t *)wide;
-        s->dtype = DT_F32;
-        return 0;
-    }
-    s->raw = mem_pages(t->bytes, t->name, e);
-    return s->raw ? checkpoint_read(w->p->c, t, s->raw, e) : e->code;
+    return read_raw(w, t, part ? module : NULL, s, e);
 }
 
 /* ---- what is written ---- */

@@ -102,14 +102,23 @@ P
     rm -rf m small act
 }
 
-@test "a block of 8 bits whose scale is beyond F16 is refused" {
+@test "values that are not finite, and blocks of 8 bits whose scale is beyond F16, are refused" {
     for two in 807f c07f 184b; do # infinity, NaN, 1e7
         rm -rf m
         cp -r "$M" m
         edit m "at = head['lm_head.weight']['data_offsets'][0] + 700; data[at:at + 2] = bytes.fromhex('$two')"
-        refused 78 "'output.weight': a block's scale is beyond F16" --rest q8_0 m x.gguf
+        if [ $two = 184b ]; then
+            refused 78 "'output.weight': a block's scale is beyond F16" --rest q8_0 m x.gguf
+        else
+            refused 65 "'lm_head.weight' has a value that is not finite" --rest q8_0 m x.gguf
+            refused 65 "'lm_head.weight' has a value that is not finite" m x.gguf
+        fi
         [ ! -e x.gguf ]
     done
+    rm -rf m
+    cp -r "$M" m
+    edit m "at = head['model.norm.weight']['data_offsets'][0]; data[at:at + 2] = bytes.fromhex('c07f')"
+    refused 65 "'model.norm.weight' has a value that is not finite" m x.gguf
     rm -rf m
 }
 
