@@ -133,16 +133,35 @@ static int fill(struct gradient_frames *t, const struct span *b, int64_t n,
     return 0;
 }
 
+/* Look at the n elements of f in the room that is filled. */
+static int check(const struct gradient_frames *t, const struct frame *f,
+                 int64_t n, struct err *e)
+{
+    int room = t->fills, one = (int)strcspn(f->modules, "\n");
+    bool finite;
+
+    if (!t->lends)
+        finite = model_finite(t->m, t->host[room].p, n);
+    else if (model_check(t->m, t->block[room], n, &finite, e) < 0)
+        return e->code;
+    if (finite)
+        return 0;
+    return f->modules[one] ?
+               err_set(e, E_DATA, "'%.*s' and others: a gradient is not finite",
+                       one, f->modules) :
+               err_set(e, E_DATA, "'%s': a gradient is not finite", f->modules);
+}
+
 int gradient_frames_put(struct gradient_frames *t, const struct frame *f,
                         const struct span *b, int64_t n, const float *g,
                         int64_t width, int64_t last, struct err *e)
 {
     const struct span *end = &b[n - 1];
-    size_t bytes = (size_t)(end->row + end->rows - b->row) * (size_t)width *
-                   dtype_bits(model_dtype(t->m)) / 8;
+    int64_t elements = (end->row + end->rows - b->row) * width;
+    size_t bytes = (size_t)elements * dtype_bits(model_dtype(t->m)) / 8;
 
     if (take_room(t, bytes, f->name, e) < 0 || fill(t, b, n, g, width, e) < 0 ||
-        gradient_frames_wait(t, e) < 0)
+        check(t, f, elements, e) < 0 || gradient_frames_wait(t, e) < 0)
         return e->code;
     t->modules = mem_text(f->modules, strlen(f->modules), f->name, e);
     if (!t->modules)

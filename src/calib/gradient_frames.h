@@ -44,8 +44,8 @@ MUST_CHECK int gradient_frames_open(struct gradient_frames *t, size_t n,
                                     struct err *e);
 /* Write g[rows, width], f32 where the model computes, of n batches from b on: an
  * activation frame for each sequence, in the model's type.  f: name and modules; copied.
- * last: number of the last sequence that f->name has.  Errors of writing, of the frames
- * before, too; E_TEMP; E_DEVICE. */
+ * last: number of the last sequence that f->name has.  E_DATA: a gradient is not finite.
+ * Errors of writing, of the frames before, too; E_TEMP; E_DEVICE. */
 MUST_CHECK int gradient_frames_put(struct gradient_frames *t,
                                    const struct frame *f, const struct span *b,
                                    int64_t n, const float *g, int64_t width,

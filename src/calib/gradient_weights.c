@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "calib/emit.h"
+#include "common/math/lanes.h"
 
 static int64_t linears(const struct gradient_weights *w)
 {
@@ -78,6 +79,21 @@ static int write_point(const struct gradient_weights *w, enum point p,
     return 0;
 }
 
+/* E_DATA: an element of host [linears, rows] is not finite. */
+static int check(const struct gradient_weights *w, const float *host,
+                 struct err *e)
+{
+    struct linear l;
+
+    for (int64_t i = 0; i < linears(w); i++)
+        if (!lanes_finite(host + i * w->rows, (size_t)w->rows)) {
+            model_linear(model_config(w->s->m), w->layer, i, &l);
+            return err_set(e, E_DATA, "'%s': a gradient is not finite",
+                           l.module);
+        }
+    return 0;
+}
+
 int gradient_weights_write(const struct gradient_weights *w,
                            struct stream_writer *out, struct err *e)
 {
@@ -85,6 +101,8 @@ int gradient_weights_write(const struct gradient_weights *w,
     int rc =
         host ? model_get(w->s->m, host, w->squares.p, bytes(w), e) : e->code;
 
+    if (rc >= 0)
+        rc = check(w, host, e);
     for (enum point p = POINT_ATTN_IN; p < POINT_OUT && rc >= 0; p++)
         rc = write_point(w, p, host, host + linears(w) * w->rows, out, e);
     free(host);

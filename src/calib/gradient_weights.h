@@ -18,7 +18,7 @@ MUST_CHECK int gradient_weights_open(struct gradient_weights *w, struct err *e);
 void gradient_weights_close(struct gradient_weights *w);
 /* Write a frame for each input of the layer and each sequence: f32 [tokens,
  * linears], with a column for each linear that reads the input, experts'
- * excepted. */
+ * excepted.  E_DATA: one is not finite. */
 MUST_CHECK int gradient_weights_write(const struct gradient_weights *w,
                                       struct stream_writer *out, struct err *e);
 

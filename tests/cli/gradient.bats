@@ -4,6 +4,8 @@
 
 bats_require_minimum_version 1.5.0
 
+load ../helper/edit
+
 MODELS="$BATS_TEST_DIRNAME/../reference/forward.py"
 PY="$BATS_TEST_DIRNAME/../reference/gradient.py"
 
@@ -129,6 +131,20 @@ model.layers.1.self_attn.v_proj.gradient model.layers.1.self_attn.v_proj" ]
     # The states of 40 layers are 320 MiB, of which 128 would be in memory.
     echo "4 layers: $(<peak4) MiB, 40: $(<peak40)"
     [ "$(<peak40)" -lt $(($(<peak4) + 32)) ]
+}
+
+@test "gradients that are not finite are exit 65, by their linear" {
+    for tensor in lm_head model.norm model.layers.3.mlp.down_proj; do
+        rm -rf m
+        cp -r "$FORGE_TREE/examples/llama-4m" m
+        edit m "at = head['$tensor.weight']['data_offsets'][0] + 100; data[at:at + 2] = bytes.fromhex('c07f')"
+        run -65 --separate-stderr forge-gradient -q -o out --weights w m t.fts
+        [ "$stderr" = "forge-gradient: layer 3: 'model.layers.3.mlp.down_proj': a gradient is not finite" ]
+        [ ! -e out ]
+        [ ! -e w ]
+        run -65 --separate-stderr forge-gradient -q --dtype f32 -o out m t.fts
+        [ "$stderr" = "forge-gradient: layer 3: 'model.layers.3.mlp.down_proj': a gradient is not finite" ]
+    done
 }
 
 @test "an input that is cut short is exit 65, and the output is no stream" {
