@@ -246,15 +246,22 @@ bool quantized_has(const struct quantized *c, const char *module)
 static int skim(struct quantized *c, struct source *s, struct err *e)
 {
     struct stream_expect none = { 0 };
+    size_t before = c->count;
     struct frame f;
+    bool others =
+        false; /* of a layer that is left as it is there may be notes */
     uint64_t at;
     int rc;
 
     if (stream_open(&s->in, s->path, &none, e) < 0)
         return e->code;
-    while ((rc = stream_skim(s->in, &f, &at, e)) > 0)
+    while ((rc = stream_skim(s->in, &f, &at, e)) > 0) {
         if (take(c, &f, s, at, e) < 0)
             return err_prefix(e, "'%s'", s->path);
+        others |= f.role != ROLE_NOTE && !f.ancillary;
+    }
+    if (rc >= 0 && others && c->count == before)
+        return err_set(e, E_DATA, "'%s': there are no codes in it", s->path);
     if (rc >= 0 && quantized_check(c, e) < 0)
         return err_prefix(e, "'%s'", s->path);
     return rc;

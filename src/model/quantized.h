@@ -16,11 +16,11 @@ struct quantized;
 MUST_CHECK int quantized_create(struct quantized **c, struct err *e);
 void quantized_free(struct quantized *c); /* NULL is allowed */
 /* Add all modules of a stream of codes and qmeta frames (forge-solve's
- * output); other frames are ignored.  Payloads of a regular file are read and
+ * output); other frames are ignored, but not alone.  Payloads of a regular file are read and
  * checked by quantized_linear(); the file stays open as long as one of its
  * modules is in the set.  Some rows of a module (name_rows of arch/tensor_name.h) are
- * put with the others where it is used.  E_DATA: shapes disagree, a module appears twice or
- * lacks codes or qmeta. */
+ * put with the others where it is used.  E_DATA: only others, but notes, are in it; shapes
+ * disagree; a module appears twice or lacks codes or qmeta. */
 MUST_CHECK int quantized_read(struct quantized *c, const char *path,
                               struct err *e);
 /* Add a frame of codes or qmeta, whose payload is c's from the call on, even if it

@@ -355,6 +355,12 @@ check_ended() { # I
     forge-weights -q llama --layer 0 | forge-grid -q --group 16 >qmeta.fts
     refused 65 "no codes" --codes qmeta.fts llama t.fts
     refused 65 "the config says" --codes qkv.fts mistral t.fts
+    forge-calib -q llama t.fts >a.fts
+    forge-hessian -q a.fts >hessians.fts
+    forge-pack -q all.fts >packed.fts
+    for other in a hessians packed t; do
+        refused 65 "'$other.fts': there are no codes in it" --codes $other.fts llama t.fts
+    done
     for role in codes qmeta; do # found when a linear wants them
         python3 - "$(dirname "$PY")" $role <<'END'
 import sys
