@@ -1,6 +1,7 @@
 /* experts.c - see experts.h. */
 #include "calib/experts.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -352,14 +353,20 @@ static int put_hitmap(struct calib_experts *ex, struct err *e)
                        .sequence = of->shares > 1 ? (uint64_t)of->share + 1 : 0,
                        .data = value,
                        .len = n * sizeof(*value) };
-    int rc;
+    int rc = 0;
 
     if (!value)
         return e->code;
-    for (size_t i = 0; i < n; i++)
-        value[i] = (float)ex->stats[i];
     layer_tensor_name(ex->layer, "mlp", f.name);
-    rc = stream_write(ex->run->c->out, &f, e);
+    for (size_t i = 0; i < n && !rc; i++) {
+        value[i] = (float)ex->stats[i];
+        if (!isfinite(value[i]))
+            rc =
+                err_set(e, E_DATA, "'%s.experts.%zu': its output is not finite",
+                        f.name, i / EXPERT_STATS);
+    }
+    if (!rc)
+        rc = stream_write(ex->run->c->out, &f, e);
     free(value);
     return rc;
 }

@@ -309,6 +309,23 @@ END
     [[ $stderr == *"4 of 8 experts kept, with "*" % of the choices"* ]]
 }
 
+@test "an expert whose output is not finite is named, in one line" {
+    python3 "$MOE" make mixtral plain m
+    python3 - <<'END'
+import json
+name = "model.layers.1.block_sparse_moe.experts.3.w2.weight"
+file = json.load(open("m/model.safetensors.index.json"))["weight_map"][name]
+with open("m/" + file, "r+b") as f:
+    n = int.from_bytes(f.read(8), "little")
+    f.seek(8 + n + json.loads(f.read(n))[name]["data_offsets"][0])
+    f.write(bytes.fromhex("c07fc07f"))  # NaNs, of bf16 and f32
+END
+    printf '%s\n' {a..z}{a..z} >text
+    refused 65 "'model.layers.1.mlp.experts.3': its output is not finite" \
+        forge prune m x --keep 4 --text text --sequences 2 --seqlen 64 --quiet
+    [ ! -e x ]
+}
+
 @test "wrong command lines are exit 64" {
     run -64 forge-prune
     run -64 forge-prune --keep 4
