@@ -1,5 +1,4 @@
-/* forge-ls - list streams and checkpoints, check them, and print tensors.  See
- * forge-ls(1). */
+/* forge-ls - list streams and checkpoints, check them, print tensors: forge-ls(1). */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -240,6 +239,7 @@ int main(int argc, char **argv)
         status |= visit(&s, argv[i], &seen);
     if (flush_stdout(&e) < 0)
         die_err(&e);
+    verbosity = s.verify && status ? -1 : verbosity; /* the reason was said */
     if (s.verify || s.tool.progress != PROGRESS_NEVER)
         progress_finish(&seen.progress, NULL);
     if (s.name && !seen.matches) {

@@ -92,6 +92,8 @@ have_python() { python -c 'import xxhash' 2>/dev/null || skip "no python3-xxhash
     run -1 --separate-stderr forge-ls -q --verify cut.fts s.fts
     [ "$output" = "s.fts: ok, 7 tensors" ]
     [ "$stderr" = "forge-ls: 'cut.fts': frame 5: input ends early" ]
+    run -1 --separate-stderr forge-ls --verify cut.fts s.fts
+    [[ $stderr == "forge-ls: 'cut.fts': "* && ${#stderr_lines[@]} -eq 1 ]]
     run -66 forge-ls --verify absent.fts
 }
 
