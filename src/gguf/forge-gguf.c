@@ -44,6 +44,8 @@ static void parse(struct settings *s, int argc, char **argv)
                                  "want MODEL and OUT (try --help)");
     s->model = argv[i];
     s->out = argv[argc - 1];
+    if (!*s->out)
+        die(E_USAGE, "OUT is no file's name");
     tool_apply(&s->tool);
 }
 

@@ -233,6 +233,7 @@ P
     refused 64 "want MODEL and OUT" sym
     refused 64 "want MODEL (try" --check sym x
     refused 64 "is none of" --rest q4_k sym x.gguf
+    refused 64 "OUT is no file's name" sym ''
     refused 66 "nowhere" nowhere x.gguf
     [ "$stderr" = "forge-gguf: 'nowhere': cannot open: No such file or directory" ]
     run -66 --separate-stderr forge-gguf --verify nowhere

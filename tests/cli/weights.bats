@@ -261,6 +261,8 @@ weight model.layers.0.self_attn.q_proj" ]
     run -64 forge-weights a b
     run -64 forge-weights --no-such-option m
     run -64 forge-weights --layer -1 m
+    run -64 --separate-stderr forge-weights nowhere -o ''
+    [ "$stderr" = "forge-weights: --output: '' is no file" ]
 }
 
 @test "what is missing is exit 66, with the names looked for" {

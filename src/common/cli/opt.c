@@ -224,10 +224,17 @@ static void store_size(const struct opt *o, const char *value)
             o->name, value);
 }
 
+static void store_text(const struct opt *o, const char *value)
+{
+    if (!strcmp(o->name, "output") && !*value)
+        die(E_USAGE, "--output: '' is no file");
+    *(const char **)o->dst = value;
+}
+
 static void store(const struct opt *o, const char *value)
 {
     switch (o->type) {
-    case OPT_STR: *(const char **)o->dst = value; break;
+    case OPT_STR: store_text(o, value); break;
     case OPT_SIZE: store_size(o, value); break;
     case OPT_CHOICE: *(int *)o->dst = choose(o, value); break;
     case OPT_LIST: append(o->dst, value); break;
