@@ -9,6 +9,8 @@
 
 #include "tokens/input.h"
 
+#include "common/io/file.h"
+
 int input_open(struct input *s, const char *path, struct err *e)
 {
     struct stat st;
@@ -24,7 +26,7 @@ int input_open(struct input *s, const char *path, struct err *e)
         input_close(s);
         return err_set(e, E_NOINPUT, "'%s' is a directory", s->name);
     }
-    return 0;
+    return file_guarded(s->fd, s->name, e);
 }
 
 void input_close(struct input *s)

@@ -256,6 +256,32 @@ weight model.layers.0.self_attn.q_proj" ]
     [ ! -e nowhere ]
 }
 
+@test "an output that is an input, by whatever name, is refused, and stays" {
+    cp -r "$FORGE_TREE/examples/llama-4m" in
+    ln in/config.json hard
+    ln -s in/model.safetensors soft
+    cp -r in before
+    for out in in/model.safetensors in/config.json hard soft; do
+        run -73 --separate-stderr forge-weights -q in -o $out
+        [[ $stderr == "forge-weights: 'in/"*"': is the output and an input" ]]
+    done
+    forge-weights -q in -o w
+    cp w before
+    run -73 --separate-stderr forge-grid -q -o w w
+    [ "$stderr" = "forge-grid: 'w': is the output and an input" ]
+    run -73 --separate-stderr forge-grid -q -o w <w
+    run -73 --separate-stderr forge-weights -q --join -o w in w
+    printf '%s\n' {a..z}{a..z} >before/text
+    cp before/text .
+    run -73 --separate-stderr forge-tokens -q -n 1 -t 8 in text -o text
+    [ "$stderr" = "forge-tokens: 'text': is the output and an input" ]
+    cmp w before/w
+    cmp text before/text
+    rm before/w before/text
+    diff -r in before
+    forge-weights -q in -o w # no input: replaced
+}
+
 @test "wrong command lines are exit 64" {
     run -64 forge-weights
     run -64 forge-weights a b

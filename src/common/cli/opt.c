@@ -10,6 +10,7 @@
 #include <strings.h>
 
 #include "common/cli/units.h"
+#include "common/io/file.h"
 #include "common/io/stream.h"
 #include "common/math/cpu.h"
 
@@ -226,8 +227,11 @@ static void store_size(const struct opt *o, const char *value)
 
 static void store_text(const struct opt *o, const char *value)
 {
-    if (!strcmp(o->name, "output") && !*value)
-        die(E_USAGE, "--output: '' is no file");
+    if (!strcmp(o->name, "output")) {
+        if (!*value)
+            die(E_USAGE, "--output: '' is no file");
+        file_guard(value);
+    }
     *(const char **)o->dst = value;
 }
 

@@ -48,7 +48,8 @@ struct opt {
  * and exit 0; every error is die(E_USAGE) with a suggestion.  "--complete" as
  * the only argument prints "--name ARG" for each option, for shells.  Sets
  * stream_args (stream.h) to the options that are not local, the CPU level from
- * $FORGE_CPU, and, in a tool that writes a stream, die_tells.  --output is not empty.
+ * $FORGE_CPU, and, in a tool that writes a stream, die_tells.  --output is a file's name,
+ * not empty, and that file no input (file_guard()).
  *
  * Option names are not abbreviated, so that new options cannot make old
  * command lines ambiguous.  A value that begins with "--" must be joined by

@@ -42,6 +42,33 @@ struct file {
     char *path;
 };
 
+static struct {
+    bool on;
+    dev_t dev;
+    ino_t ino;
+} guard;
+
+void file_guard(const char *path)
+{
+    struct stat st;
+
+    guard.on = stat(path, &st) == 0 && S_ISREG(st.st_mode);
+    if (!guard.on)
+        return;
+    guard.dev = st.st_dev;
+    guard.ino = st.st_ino;
+}
+
+int file_guarded(int fd, const char *path, struct err *e)
+{
+    struct stat st;
+
+    if (!guard.on || fstat(fd, &st) || st.st_dev != guard.dev ||
+        st.st_ino != guard.ino)
+        return 0;
+    return err_set(e, E_CREATE, "'%s': is the output and an input", path);
+}
+
 int file_from_fd(struct file **out, int fd, const char *path, struct err *e)
 {
     struct file *f;
@@ -51,6 +78,8 @@ int file_from_fd(struct file **out, int fd, const char *path, struct err *e)
         return err_set(e, E_IO, "'%s':", path);
     if (!S_ISREG(st.st_mode))
         return err_set(e, E_DATA, "'%s': not a regular file", path);
+    if (file_guarded(fd, path, e) < 0)
+        return e->code;
     f = mem_zero(1, sizeof(*f), path, e);
     if (!f)
         return e->code;
