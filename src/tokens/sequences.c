@@ -418,15 +418,44 @@ static bool named_jsonl(const char *name)
     return false;
 }
 
+/* Whether a line that is no JSON was to be a record: '{', the '"' of a name, and
+ * a record's member, as no string inside of JSON has it: there, quotes have a
+ * backslash in front. */
+static bool means_record(const char *line, size_t len)
+{
+    static const char *const names[] = { "\"text\"", "\"input_ids\"",
+                                         "\"messages\"" };
+    const char *end = line + len, *at = line + 1;
+
+    while (at < end && is_blank(at, 1))
+        at++;
+    if (at == end || *at != '"')
+        return false;
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        size_t n = strlen(names[i]);
+
+        for (const char *p = at;
+             (p = memmem(p, (size_t)(end - p), names[i], n));) {
+            p += n;
+            while (p < end && is_blank(p, 1))
+                p++;
+            if (p < end && *p == ':')
+                return true;
+        }
+    }
+    return false;
+}
+
 /* JSON lines are recognised by the file's name, or by a first non-blank line
- * that is a JSON object, whatever its members: a record without known members
- * is refused later, not read as text. */
+ * that is a JSON object, whatever its members, or was to be a record: one
+ * without known members, or that is no JSON, is refused later, not read as
+ * text. */
 static int looks_like_jsonl(struct input *in, bool *yes, struct err *e)
 {
     size_t at = in->len >= 3 && !memcmp(in->data, "\xef\xbb\xbf", 3) ? 3 : 0;
     size_t len, next;
     struct json_doc *doc;
-    struct err ignored;
+    struct err why;
 
     *yes = named_jsonl(in->name);
     while (at < in->len && strchr(" \t\r\n", in->data[at]) && in->data[at])
@@ -435,8 +464,10 @@ static int looks_like_jsonl(struct input *in, bool *yes, struct err *e)
         return 0;
     if (next_line(in, at, &len, &next, e) < 0)
         return e->code;
-    if (json_parse(&doc, in->data + at, len - at, "", &ignored) < 0)
-        return ignored.code == E_TEMP ? (*e = ignored, E_TEMP) : 0;
+    if (json_parse(&doc, in->data + at, len - at, "", &why) < 0) {
+        *yes = means_record(in->data + at, len - at);
+        return why.code == E_TEMP ? (*e = why, E_TEMP) : 0;
+    }
     *yes = true;
     json_free(doc);
     return 0;

@@ -178,6 +178,26 @@ refused() { # STATUS TEXT ARGUMENT...
     refused 65 "" m --format jsonl bad.txt
 }
 
+@test "a first record that is no JSON is refused under any name, text that begins with { is not" {
+    local deep line
+    deep=$(printf '[%.0s' {1..70})$(printf ']%.0s' {1..70})
+    for line in '{"text": "a \u0000 b"}' '{"text": "a \ud800 b"}' '{"text": "a", "text": "b"}' \
+        "{\"meta\": $deep, \"text\" : \"a\"}" '{"text": "a"' '{ "input_ids": [01]}' '{"messages": [}'; do
+        printf '%s\n' "$line" '{"text": "b"}' | tee t.json >t.jsonl
+        refused 65 "'t.jsonl': record on line 1" m --ids t.jsonl
+        why=${stderr#*record on}
+        refused 65 "'t.json': record on$why" m --ids t.json
+        fails 65 "'<stdin>': record on$why" bash -c 'forge-tokens m --ids <t.json'
+        forge-tokens m --ids --format text t.json >as-text
+        [ -s as-text ]
+    done
+    for line in '{' '{{ text }}' '{% if "text": %}' '{"a" "text"}' '{ return; }' "{'text': 'a'}" '{"say \"text\": }'; do
+        printf '%s\n' "$line" 'the king' >t.json
+        forge-tokens m --ids --format text t.json >want
+        forge-tokens m --ids <t.json | diff want -
+    done
+}
+
 @test "a model that does not fit" {
     model llama3 small 50
     python3 "$PY" text 3000 >t.txt
