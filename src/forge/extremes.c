@@ -15,7 +15,7 @@ enum { PIECE = 4 << 20 /* bytes */ };
 /* Rows of a linear's weight, or all of a weight that is not read by rows. */
 struct piece {
     size_t tensor; /* its index in the checkpoint */
-    bool linear;   /* or a vector, which is only to be finite */
+    bool linear;   /* or another weight, which is only to be finite */
     uint64_t first, n;
     float most; /* its largest |w| */
 };
@@ -73,10 +73,12 @@ static bool is_linear(const struct model_config *config,
            module_chosen(choice, module);
 }
 
-/* A norm's weight, a bias: small, and a layer's outputs depend on all of it. */
-static bool is_vector(const struct ck_tensor *t)
+/* What is only to be finite: what stays as it is, such as embeddings, the output
+ * layer, routers and norms.  Layers depend on all of it, and forge-shard would
+ * refuse the result. */
+static bool is_kept(const struct ck_tensor *t)
 {
-    return t->ndim == 1 && dtype_is_float(t->dtype);
+    return dtype_is_float(t->dtype) && dtype_bits(t->dtype) >= 16;
 }
 
 /* The largest |w| that a grid with an F16 scale can represent.  Q4_1 has -z s as
@@ -109,7 +111,7 @@ static int judge(struct job *j, const char *name, float most, struct err *e)
 static int add_pieces(struct search *s, const struct ck_tensor *t,
                       size_t tensor, bool linear, struct err *e)
 {
-    uint64_t rows = t->dims[0], each = rows;
+    uint64_t rows = t->ndim ? t->dims[0] : 1, each = rows;
 
     if (checkpoint_has_rows(t)) {
         each = PIECE / (t->bytes / rows + 1) + 1;
@@ -155,7 +157,7 @@ static int search_all(struct job *j, const struct checkpoint *c,
         const struct ck_tensor *t = checkpoint_tensor(c, i);
         bool linear = is_linear(config, &choice, t);
 
-        if (t->bytes && (linear || is_vector(t)))
+        if (t->bytes && (linear || is_kept(t)))
             rc = add_pieces(&s, t, i, linear, e);
     }
     if (!rc && s.n)

@@ -10,7 +10,7 @@
  * the layout can have BF16 ones, set j->bf16_scales too, with a remark.  known:
  * the job of an earlier run over the same weights, whose result is used; or
  * NULL.  E_CONFIG: the layout's scales do not reach it; E_DATA: a weight of a linear, or
- * an element of a vector (a norm's weight, a bias), is not finite; errors of reading. */
+ * of what stays as it is (embeddings, routers, norms), is not finite; errors of reading. */
 MUST_CHECK int extremes_check(struct job *j, const struct job *known,
                               struct err *e);
 

@@ -310,16 +310,16 @@ ends() { # STATUS
     [ -e ./--quiet/settings.json ]
 }
 
-# One weight of the last layer has VALUE.
-with_weight() { # VALUE
+# One weight of TENSOR, by default of the last layer, has VALUE.
+with_weight() { # VALUE [TENSOR]
     rm -rf m
     cp -r "$model" m
     chmod -R u+w m
-    python3 - "$1" <<'PYTHON'
+    python3 - "$1" "${2:-model.layers.3.mlp.up_proj.weight}" <<'PYTHON'
 import json, struct, sys
 with open("m/model.safetensors", "r+b") as f:
     n, = struct.unpack("<Q", f.read(8))
-    at = json.loads(f.read(n))["model.layers.3.mlp.up_proj.weight"]["data_offsets"][0]
+    at = json.loads(f.read(n))[sys.argv[2]]["data_offsets"][0]
     f.seek(8 + n + at + 2 * 77)
     f.write(struct.pack("<f", float(sys.argv[1]))[2:])  # bf16
 PYTHON
@@ -331,6 +331,12 @@ PYTHON
         at_once 65 forge quantize m out "${small[@]}" --work work
         [[ $stderr == *"'model.layers.3.mlp.up_proj.weight': a weight is not finite" ]]
         [ -z "$(compgen -G 'work/*-????????????????')" ] # no step has begun
+    done
+    for tensor in model.embed_tokens lm_head; do # what stays as it is, too
+        with_weight nan $tensor.weight
+        at_once 65 forge quantize m out "${small[@]}" --work work
+        [[ $stderr == *"'$tensor.weight': a weight is not finite" ]]
+        [ -z "$(compgen -G 'work/*-????????????????')" ]
     done
     for grid in "--sym 491520" "--asym -983040"; do
         read -r sym value <<<"$grid"
