@@ -43,14 +43,16 @@ struct command *look_eval(struct reading *r, struct pipes *p, const char *model)
     struct command *c = pipes_add(p, "forge-tokens");
 
     command_add(c, "-q", "--sequences", number_word(r->word[0], r->sequences),
-                "--seqlen", number_word(r->word[1], r->seqlen), model, r->text,
-                NULL);
+                "--seqlen", number_word(r->word[1], r->seqlen), "--", model,
+                r->text, NULL);
     c = pipes_add(p, "forge-eval");
     command_add(c, "--threads", number_word(r->word[2], r->threads),
                 "--progress", opt_word(PROGRESS_WORDS, r->progress, r->word[3]),
                 NULL);
-    if (strcmp(name, "-") != 0)
-        command_add(c, "--text-name", name, NULL);
+    if (strcmp(name, "-") != 0) { /* which may begin with "--" */
+        snprintf(r->named, sizeof(r->named), "--text-name=%s", name);
+        command_add(c, r->named, NULL);
+    }
     if (r->quiet)
         command_add(c, "-q", NULL);
     return c;
@@ -138,7 +140,7 @@ int command_eval(int argc, char **argv, struct err *e)
         snprintf(r.word[4], WORD, "%.17g", ratio);
         command_add(c, "--max-ppl-ratio", r.word[4], NULL);
     }
-    command_add(c, model[0], model[1], NULL);
+    command_add(c, "--", model[0], model[1], NULL);
     rc = pipes_run(&p, e);
     if (card && rc >= 0 && put_card(found, model[1], e) < 0)
         rc = e->code;

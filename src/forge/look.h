@@ -2,6 +2,8 @@
 #ifndef FORGE_LOOK_H
 #define FORGE_LOOK_H
 
+#include <limits.h>
+
 #include "common/cli/opt.h"
 #include "forge/pipes.h"
 
@@ -12,6 +14,7 @@ struct reading {
     int64_t sequences, seqlen, threads;
     int progress, quiet;
     char word[5][WORD];
+    char named[NAME_MAX + 16]; /* --text-name=... */
 };
 
 /* Open both checkpoints before a pipe in which forge-tokens and forge-eval would each

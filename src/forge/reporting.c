@@ -23,6 +23,8 @@ struct compared {
     const char *made;              /* that FILE, if it is made here, or NULL */
 };
 
+enum { OPTIONS = 7 + PEERS_MAX };
+
 struct reporting {
     struct reading r;
     const char *work;
@@ -30,6 +32,8 @@ struct reporting {
     struct opt_list list;
     struct compared compared[PEERS_MAX];
     char figures[PATH_MAX + 128]; /* the run's, kept in WORK */
+    char *word[OPTIONS];          /* "--NAME=VALUE" for forge-report */
+    int words;
 };
 
 static int want_directory(const char *path, struct err *e)
@@ -214,10 +218,18 @@ static int evaluate_all(struct reporting *t, struct err *e)
 
 /* ---- the page ---- */
 
-static void option(struct command *c, const char *name, const char *value)
+/* In one word: a value may begin with "--". */
+static int option(struct reporting *t, struct command *c, const char *name,
+                  const char *value, struct err *e)
 {
-    if (value)
-        command_add(c, name, value, NULL);
+    if (!value)
+        return 0;
+    if (asprintf(&t->word[t->words], "--%s=%s", name, value) < 0) {
+        t->word[t->words] = NULL;
+        return err_set(e, E_TEMP, "report: out of memory");
+    }
+    command_add(c, t->word[t->words++], NULL);
+    return 0;
 }
 
 static int page(struct reporting *t, struct err *e)
@@ -227,16 +239,18 @@ static int page(struct reporting *t, struct err *e)
 
     pipes_init(&p);
     c = pipes_add(&p, "forge-report");
-    if (!access(t->figures, F_OK))
-        command_add(c, "--eval", t->figures, NULL);
+    if (!access(t->figures, F_OK) && option(t, c, "eval", t->figures, e) < 0)
+        return e->code;
     for (int i = 0; i < t->list.count; i++)
-        command_add(c, "--compare", t->compared[i].word, NULL);
-    option(c, "-o", t->output);
-    option(c, "--json", t->json);
-    option(c, "--csv", t->csv);
-    option(c, "--beside", t->beside);
-    option(c, "--hitmap", t->hitmap);
-    option(c, "--title", t->title);
+        if (option(t, c, "compare", t->compared[i].word, e) < 0)
+            return e->code;
+    if (option(t, c, "output", t->output, e) < 0 ||
+        option(t, c, "json", t->json, e) < 0 ||
+        option(t, c, "csv", t->csv, e) < 0 ||
+        option(t, c, "beside", t->beside, e) < 0 ||
+        option(t, c, "hitmap", t->hitmap, e) < 0 ||
+        option(t, c, "title", t->title, e) < 0)
+        return e->code;
     command_add(c, "--", t->work, NULL);
     return pipes_run(&p, e);
 }
@@ -258,6 +272,8 @@ int command_report(int argc, char **argv, struct err *e)
     for (int i = 0; i < PEERS_MAX; i++)
         if (t->compared[i].made)
             unlink(t->compared[i].made);
+    for (int i = 0; i < t->words; i++)
+        free(t->word[i]);
     free(t);
     return rc;
 }

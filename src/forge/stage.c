@@ -276,9 +276,9 @@ static int stage_result(struct stage *s, struct err *e)
     snprintf(s->counts[0], WORD, "%s",
              opt_word(GGUF_REST_WORDS, s->j.rest, rest));
     n -= n > 5 && !strcmp(name + n - 5, ".gguf") ? 5 : 0;
-    snprintf(s->called, sizeof(s->called), "%.*s", (int)n, name);
-    command_add(stage_tool(s, "forge-gguf"), "--rest", s->counts[0], "--name",
-                s->called, s->P, s->j.out, NULL);
+    snprintf(s->called, sizeof(s->called), "--name=%.*s", (int)n, name);
+    command_add(stage_tool(s, "forge-gguf"), "--rest", s->counts[0], s->called,
+                s->P, s->j.out, NULL);
     return 0;
 }
 

@@ -22,7 +22,7 @@ struct stage {
     char T[STAGE_DIR], C[STAGE_DIR], S[STAGE_DIR], U[STAGE_DIR], P[STAGE_DIR];
     struct job_words grid, solve;
     char threads[WORD], memory[WORD], propagate[OPT_WORD], counts[6][WORD];
-    char path[6][PATH_ROOM], called[256];
+    char path[6][PATH_ROOM], called[256 + 8];
     char report[32], ledger[32], along[32]; /* "": none */
     char **text;                            /* of stage_text() */
     size_t texts;

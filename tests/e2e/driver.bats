@@ -702,6 +702,11 @@ PYTHON
         --sequences 2 --seqlen 128 --json --quiet >same.json
     jq -e '.kl_mean == 0 and .top1 == 1 and .ppl == .ppl_original' same.json
     jq -e 'has("tokens") and has("kl_p99")' same.json
+    cp "$tree/examples/eval.txt" ./--t.txt # a path in which no option is seen
+    for way in --text=./--t.txt --text=--t.txt; do
+        forge eval "$model" "$model" $way --sequences 2 --seqlen 128 --json --quiet >dashes.json
+        jq -e '.text == "--t.txt"' dashes.json
+    done
     forge quantize "$model" out --method rtn --quiet
     run -1 forge eval "$model" out --text "$tree/examples/eval.txt" \
         --sequences 2 --seqlen 128 --max-ppl-ratio 0.5 --quiet

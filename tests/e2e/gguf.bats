@@ -25,6 +25,11 @@ ggufs() {
     ggufs pairs a.gguf | grep -qx "general.file_type 3"
 }
 
+@test "a file whose name begins with --" {
+    forge quantize "$model" ./--q.gguf "${nearest[@]}" --layout gguf
+    ggufs pairs ./--q.gguf | grep -qx "general.name --q"
+}
+
 @test "mixtures, with scales that blocks hold" {
     /usr/bin/python3 "$tree/tests/reference/moe.py" make deepseek_v3 plain m
     forge quantize m q.gguf "${small[@]}" --layout gguf --work work

@@ -85,6 +85,14 @@ PYTHON
     run -1 grep 'i class="dot' awq.html
 }
 
+@test "values that begin with -- are values" {
+    cp "$tree/examples/eval.txt" ./--t.txt
+    forge report work --text ./--t.txt --sequences 2 --seqlen 64 --quiet --json=--p.json -o ./--p.html --title=--name
+    grep -q '<h1>--name in 4 bits</h1>' ./--p.html
+    jq -e . ./--p.json >/dev/null
+    rm ./--* work/solve-*/by-layer-*
+}
+
 @test "what is wrong is said in one line" {
     run -66 --separate-stderr forge report nowhere
     [ "${#stderr_lines[@]}" -eq 1 ]
