@@ -53,6 +53,36 @@ texts() { jq -j '.text + "|"'; }
     [ "$stderr" = "forge-text: '<stdin>': record 1: 'tools' is no list of objects" ]
 }
 
+@test "what is nested too deep is 65 and named, what cannot be read 66" {
+    local chat='{"messages": [{"role": "user", "content": "x"}]}' deep
+    deep=$(printf '%0200000d' 0 | tr 0 '[')
+    says() { # STATUS MESSAGE
+        run "-$1" --separate-stderr forge-text M <<<"$chat"
+        [ "$stderr" = "forge-text: '<stdin>': record 1: $2" ]
+    }
+    template M 'x'
+    printf '{"post_processor":%s' "$deep" >M/tokenizer.json
+    says 65 "'M/tokenizer.json': is nested too deep"
+    rm M/tokenizer.json
+    template M "{{ $(printf '%03000d' 0 | tr 0 '(')1$(printf '%03000d' 0 | tr 0 ')') }}"
+    says 65 "'M/tokenizer_config.json': the chat template: is nested too deep"
+    jq -r .chat_template M/tokenizer_config.json >M/chat_template.jinja
+    says 65 "'M/chat_template.jinja': the chat template: is nested too deep"
+    jq -c . M/tokenizer_config.json >M/chat_template.json
+    rm M/chat_template.jinja
+    says 65 "'M/chat_template.json': the chat template: is nested too deep"
+    rm M/chat_template.json
+    printf '{"a":%s' "$deep" >M/tokenizer_config.json
+    says 65 "'M/tokenizer_config.json': is nested too deep"
+    template M 'x'
+    printf '{"messages": [], "tools": "%s"}\n' "$deep" >deep.jsonl
+    run -65 --separate-stderr forge-text M deep.jsonl
+    [ "$stderr" = "forge-text: 'deep.jsonl': record 1: 'tools': is nested too deep" ]
+    rm M/tokenizer_config.json
+    mkdir M/tokenizer_config.json # a mode would not stop root
+    says 66 "'M/tokenizer_config.json': cannot read: Is a directory"
+}
+
 @test "--skip-refused leaves out what the template refuses, and counts it" {
     template M '{% for m in messages %}{% if m.role == "x" %}{{ raise_exception("no x") }}{% endif %}{{ "" + m.content }}{% endfor %}'
     chat() { echo '{"messages": [{"role": "'"$1"'", "content": '"$2"'}]}'; }
@@ -341,7 +371,7 @@ broken() {
     refuses 65 "'cut.gz': Compressed file ended" M cut.gz
     refuses 65 "'bad.gz': Error -3 while decompressing" M bad.gz
     refuses 65 "'bad.zst': zstd: " M bad.zst
-    refuses 65 "'deep': line 1: maximum recursion depth" M deep
+    refuses 65 "'deep': line 1: is nested too deep" M deep
     refuses 65 "record 1: the chat template says: no way" lines chat
     refuses 78 "'bare': the model has no chat template" bare chat
     refuses 78 "'bad': the chat template: " bad chat
