@@ -13,6 +13,7 @@
 #include "checkpoint/sidecar.h"
 #include "forge/arguments.h"
 #include "forge/command.h"
+#include "forge/disk.h"
 #include "forge/pipes.h"
 #include "prune/prune.h"
 
@@ -119,6 +120,40 @@ int prune_make(const struct prune_request *p, const char *model,
     return rc;
 }
 
+/* E_IO: OUT's disk has no room for all tensors, of experts those that are kept. */
+static int check_room(const struct prune_request *p, const char *model,
+                      const char *given, const char *out, struct err *e)
+{
+    struct model_config config;
+    struct checkpoint *c;
+    double need = 0;
+    int rc = model_config_read(&config, model, e);
+
+    if (rc)
+        return rc;
+    rc = checkpoint_open(&c, model, e);
+    for (size_t i = 0; !rc && i < checkpoint_count(c); i++) {
+        const struct ck_tensor *t = checkpoint_tensor(c, i);
+        struct tensor_name name;
+
+        tensor_name_parse(&name, t->name);
+        if (!config.tied || strcmp(t->name, "lm_head.weight") != 0)
+            need += name.expert < 0 ? (double)t->bytes :
+                                      (double)t->bytes * (double)p->keep /
+                                          (double)config.moe.n_experts;
+    }
+    if (!rc) {
+        const struct disk_claim claim = {
+            given, out, disk_shards(need, need, (double)p->shard_size)
+        };
+
+        rc = disk_check(&claim, e);
+        checkpoint_close(c);
+    }
+    model_config_release(&config);
+    return rc;
+}
+
 int command_prune(int argc, char **argv, struct err *e)
 {
     struct prune_request p = { .sequences = 128,
@@ -164,7 +199,8 @@ int command_prune(int argc, char **argv, struct err *e)
     if (only_text(&texts, &p.text, e) < 0 || find_model(&given, place, e) < 0 ||
         prune_check(&p, given, e) < 0 || path_absolute(given, model, e) < 0 ||
         path_absolute(argv[i + 1], out, e) < 0 ||
-        check_out(argv[i + 1], out, model, e) < 0)
+        check_out(argv[i + 1], out, model, e) < 0 ||
+        check_room(&p, given, argv[i + 1], out, e) < 0)
         return e->code;
     return prune_make(&p, given, argv[i + 1], e);
 }

@@ -9,12 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arch/config.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/digests.h"
 #include "checkpoint/sidecar.h"
 #include "common/math/quant.h"
 #include "forge/arguments.h"
 #include "forge/command.h"
+#include "forge/disk.h"
 #include "forge/pipes.h"
 #include "gguf/convert.h"
 #include "layout/layout.h"
@@ -177,7 +179,7 @@ static int check_modules(struct repack *r, struct checkpoint *c, struct err *e)
     return rc < 0 ? rc : 0;
 }
 
-static int check_model(struct repack *r, const char *model, struct err *e)
+static int check_source(struct repack *r, const char *model, struct err *e)
 {
     struct checkpoint *c;
     int rc;
@@ -192,6 +194,52 @@ static int check_model(struct repack *r, const char *model, struct err *e)
         rc = r->gguf ? 0 : check_modules(r, c, e);
     checkpoint_close(c);
     return rc < 0 || r->gguf ? rc : sidecars_check(model, e);
+}
+
+/* Bytes that OUT takes at least: 5 % are what a layout may leave out, zeros in the middle
+ * and g_idx.  Codes and scales have about the same size in all. */
+static double least_bytes(const struct repack *r, const struct checkpoint *c,
+                          bool tied)
+{
+    double packed = 0, rest = 0;
+
+    for (size_t i = 0; i < checkpoint_count(c); i++) {
+        const struct ck_tensor *t = checkpoint_tensor(c, i);
+        double bytes = (double)t->bytes;
+        char module[1024];
+        bool first;
+
+        if (checkpoint_part(c, t, module, sizeof(module), &first))
+            packed += 0.95 * bytes;
+        else if (r->gguf && r->rest == GGUF_REST_Q8_0 && t->ndim > 1)
+            rest += bytes * 8.5 / dtype_bits(t->dtype);
+        else if (!tied || strcmp(t->name, "lm_head.weight") != 0)
+            rest += bytes;
+    }
+    return r->gguf ? 0.95 * (packed + rest) :
+                     disk_shards(packed + rest, packed, (double)r->shard_size);
+}
+
+/* E_IO: OUT's disk has no room for it. */
+static int check_room(const struct repack *r, const char *model,
+                      const char *given, const char *out, struct err *e)
+{
+    struct model_config config;
+    struct checkpoint *c;
+    int rc = model_config_read(&config, model, e);
+
+    if (rc)
+        return rc;
+    rc = checkpoint_open(&c, model, e);
+    if (!rc) {
+        const struct disk_claim claim = { given, out,
+                                          least_bytes(r, c, config.tied) };
+
+        rc = disk_check(&claim, e);
+        checkpoint_close(c);
+    }
+    model_config_release(&config);
+    return rc;
 }
 
 static int run_gguf(const struct repack *r, const char *model, const char *out,
@@ -308,7 +356,8 @@ int command_repack(int argc, char **argv, struct err *e)
     if (find_model(&in, place, e) < 0 || path_absolute(in, model, e) < 0 ||
         path_absolute(argv[i + 1], out, e) < 0 ||
         check_out(argv[i + 1], out, model, e) < 0 ||
-        check_model(&r, in, e) < 0 || as_written(in, e) < 0)
+        check_source(&r, in, e) < 0 ||
+        check_room(&r, in, argv[i + 1], out, e) < 0 || as_written(in, e) < 0)
         return e->code;
     if (r.act_order && r.layout == LAYOUT_CT)
         warning("'%s': vLLM and compressed-tensors of September 2026 and later "

@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 
 #include "common/cli/units.h"
+#include "forge/disk.h"
 #include "forge/request.h"
 
 /* ---- what is there ---- */
@@ -84,58 +84,18 @@ static double scratch_need(const struct request *r, const struct room *room)
 
 /* ---- what is free ---- */
 
-struct disk {
-    dev_t id;
-    double is; /* free bytes */
-};
-
-/* Bytes that will be written below a path; 0 or less: none. */
-struct claim {
-    const char *given, *path;
-    double need;
-};
-
-static int find_disk(const struct claim *c, struct disk *d, struct err *e)
-{
-    char at[PATH_MAX];
-    struct statvfs v;
-    struct stat st;
-
-    snprintf(at, sizeof(at), "%s", c->path);
-    place_existing(at);
-    if (stat(at, &st) || statvfs(at, &v))
-        return err_set(e, E_IO, "'%s':", c->given);
-    *d = (struct disk){ st.st_dev, (double)v.f_bavail * (double)v.f_frsize };
-    return 0;
-}
-
-static int check_one(const struct claim *c, struct err *e)
-{
-    char a[UNIT_TEXT], b[UNIT_TEXT];
-    struct disk d;
-
-    if (c->need <= 0)
-        return 0;
-    if (find_disk(c, &d, e) < 0)
-        return e->code;
-    return d.is >= c->need ?
-               0 :
-               err_set(e, E_IO, "'%s': needs %s, %s are free", c->given,
-                       size_text(a, c->need), size_text(b, d.is));
-}
-
 /* What is on the disks at one time. */
-static int check_two(const struct claim *x, const struct claim *y,
+static int check_two(const struct disk_claim *x, const struct disk_claim *y,
                      struct err *e)
 {
     char a[UNIT_TEXT], b[UNIT_TEXT], c[UNIT_TEXT];
     struct disk d, other;
 
-    if (check_one(x, e) < 0 || check_one(y, e) < 0)
+    if (disk_check(x, e) < 0 || disk_check(y, e) < 0)
         return e->code;
     if (x->need <= 0 || y->need <= 0)
         return 0;
-    if (find_disk(x, &d, e) < 0 || find_disk(y, &other, e) < 0)
+    if (disk_find(x, &d, e) < 0 || disk_find(y, &other, e) < 0)
         return e->code;
     return d.id != other.id || d.is >= x->need + y->need ?
                0 :
@@ -149,13 +109,13 @@ int room_check_disks(const struct request *r, const struct room *room,
                      struct err *e)
 {
     const struct there t = made(r);
-    const struct claim work = { r->work_path, r->work_path,
-                                room->work - t.work };
-    const struct claim scratch = { r->scratch, r->j.scratch,
-                                   scratch_need(r, room) };
-    const struct claim rest = { r->work_path, r->work_path,
-                                work.need - room->passing };
-    const struct claim out = { r->out, r->j.out, room->out };
+    const struct disk_claim work = { r->work_path, r->work_path,
+                                     room->work - t.work };
+    const struct disk_claim scratch = { r->scratch, r->j.scratch,
+                                        scratch_need(r, room) };
+    const struct disk_claim rest = { r->work_path, r->work_path,
+                                     work.need - room->passing };
+    const struct disk_claim out = { r->out, r->j.out, room->out };
 
     return check_two(&work, &scratch, e) < 0 || check_two(&rest, &out, e) < 0 ?
                e->code :
@@ -166,15 +126,15 @@ void room_note_resume(const struct request *r, const struct room *room)
 {
     static bool said;
     const struct there t = made(r);
-    const struct claim work = { r->work_path, r->work_path, room->work },
-                       out = { r->out, r->j.out, room->out };
+    const struct disk_claim work = { r->work_path, r->work_path, room->work },
+                            out = { r->out, r->j.out, room->out };
     double need = room->work, is;
     char a[UNIT_TEXT], b[UNIT_TEXT];
     struct disk d, other;
     struct err why;
 
-    if (said || find_disk(&work, &d, &why) < 0 ||
-        find_disk(&out, &other, &why) < 0)
+    if (said || disk_find(&work, &d, &why) < 0 ||
+        disk_find(&out, &other, &why) < 0)
         return;
     if (d.id == other.id)
         need = fmax(need, need - room->passing + room->out);

@@ -326,6 +326,21 @@ END
     [ ! -e x ]
 }
 
+@test "a disk that has no room for what is kept is refused before a text runs through the model" {
+    [ "$(id -u)" -eq 0 ] && command -v mount >/dev/null || skip "needs root to mount"
+    make_model deepseek_v3
+    forge prune -q m whole --keep 4 --hitmap h
+    size=$(cat whole/*.safetensors | wc -c)
+    mkdir disk
+    mount -t tmpfs -o size=$((size * 19 / 10)) forge-test disk || skip "no tmpfs"
+    run -74 --separate-stderr forge prune m disk/out --keep 4 --text m/config.json || { umount disk; false; }
+    umount disk
+    [[ ${#stderr_lines[@]} -eq 1 && $stderr == "forge: 'disk/out': needs "*"iB, "*" are free" ]]
+    mount -t tmpfs -o size=$((size * 2 + (1 << 19))) forge-test disk
+    run -0 forge prune -q m disk/out --keep 4 --hitmap h || { umount disk; false; }
+    umount disk
+}
+
 @test "wrong command lines are exit 64" {
     run -64 forge-prune
     run -64 forge-prune --keep 4

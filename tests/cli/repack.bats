@@ -253,6 +253,24 @@ actorder() {
     rm -rf act out
 }
 
+@test "a disk without room is refused before any work" {
+    [ "$(id -u)" -eq 0 ] && command -v mount >/dev/null || skip "needs root to mount"
+    mkdir -p disk
+    size=$(stat -c %s sym-awq/model.safetensors)
+    mount -t tmpfs -o size=$((size * 9 / 10)) forge-test disk || skip "no tmpfs"
+    for to in compressed-tensors gguf; do
+        run -74 --separate-stderr forge repack sym-awq disk/out --layout $to || { umount disk; false; }
+        # shellcheck disable=SC2154 # of run
+        [[ ${#stderr_lines[@]} -eq 1 && $stderr == "forge: 'disk/out': needs "*" MiB, "*" are free" ]] ||
+            { umount disk; echo "$stderr"; false; }
+    done
+    run -0 forge repack -q sym-awq disk/out --layout gguf --rest q8_0 || { umount disk; false; }
+    umount disk
+    mount -t tmpfs -o size=$((size * 17 / 10)) forge-test disk # linears are there twice
+    run -0 forge repack -q sym-awq disk/out --layout gptq_v2 || { umount disk; false; }
+    umount disk
+}
+
 @test "wrong use, a model that is not in 4 bits, an output that is there" {
     run -64 forge repack sym-awq out
     run -64 forge repack sym-awq --layout awq
