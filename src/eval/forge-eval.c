@@ -41,7 +41,7 @@ static void parse(struct settings *s, int argc, char **argv)
           &s->by_layer, 0, 0, false },
         { OPT_FLOAT, 0, "max-ppl-ratio", "X",
           "exit 1 if OTHER's perplexity is over X times ORIGINAL's",
-          &s->max_ppl_ratio, 0, 1e300, true },
+          &s->max_ppl_ratio, 1e-6, 1e6, true },
         { OPT_CHOICE, 0, "dtype", "f32|bf16", "type to compute in [f32]",
           &s->dtype, 0, 0, false },
         GPU_OPTIONS(&s->device),

@@ -203,7 +203,7 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024)' "$@"
 }
 
 @test "a wrong command line is exit 64 and one line on stderr" {
-    for a in "" "$M" "$M $M $T more" "--max-ppl-ratio x $M $M" "--dtype f16 $M $M"; do
+    for a in "" "$M" "$M $M $T more" "--max-ppl-ratio x $M $M" "--max-ppl-ratio 0 $M $M $T" "--dtype f16 $M $M"; do
         # shellcheck disable=SC2086
         run -64 --separate-stderr forge-eval $a
         [ -z "$output" ]
