@@ -1,6 +1,7 @@
 /* batch.c - see batch.h. */
 #include "calib/batch.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -357,7 +358,10 @@ int batch_reader_open(struct batch_reader **out, struct stream_reader *in,
         f->part = *part;
     rc = fetch(f, e);
     if (!rc)
-        rc = err_set(e, E_DATA, "the input has no sequences");
+        rc = f->seen ? err_set(e, E_USAGE,
+                               "--parts: %" PRId64 " of %" PRId64 " sequences",
+                               f->part.parts, f->seen) :
+                       err_set(e, E_DATA, "the input has no sequences");
     if (rc > 0)
         rc = f->next.role == ROLE_TOKENS ? look_at_tokens(f, layer, e) :
                                            look_at_state(f, layer, e);

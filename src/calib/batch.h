@@ -38,7 +38,7 @@ struct batch_part {
  * -1: the one that the first frame names.  part NULL: all sequences.  Frames of
  * other roles are written to `pass` (NULL: dropped).  If the input is tokens,
  * loads the model's embedding.  in, m and pass must outlive the reader.  E_DATA:
- * no sequence, or one of another layer or model; E_TEMP; errors of loading the
+ * no sequence, or one of another layer or model; E_USAGE: none of this part; E_TEMP; errors of loading the
  * embedding. */
 MUST_CHECK int batch_reader_open(struct batch_reader **f,
                                  struct stream_reader *in, struct model *m,

@@ -152,7 +152,7 @@ refused() { # STATUS TEXT ARGUMENT...
     refused 64 "exclude each other" --until 1.mlp_in --hitmap m t.fts
     refused 64 "--layer does not go with it" --until 1.mlp_in --layer 1 m t.fts
     refused 64 "below --parts" --part 2 --parts 2 m t.fts
-    refused 65 "has no sequences" --part 2 --parts 3 m t.fts
+    refused 64 "--parts: 3 of 2 sequences" --part 2 --parts 3 m t.fts
     refused 65 "inside of layer 1: want --until" m s.fts
     refused 65 "behind the end of --until" --until 1.mlp_in --propagate both m s.fts
     refused 65 "want --propagate both" --until 1.mlp_mid m s.fts

@@ -34,6 +34,15 @@ work_of() { # a work directory of a run that was stopped: all names in it are fo
     done
 }
 
+@test "more parts than sequences of the text are named, however many were asked for" {
+    echo '{"input_ids": [1, 2, 3, 4, 5, 6, 7, 8]}' >one.jsonl
+    for way in "--sequences 1" "" "--jobs 5"; do
+        # shellcheck disable=SC2086
+        refused 64 forge quantize "$model" out --text one.jsonl --parts 2 --quiet $way
+        [[ $stderr == *"--parts: 2 of 1 sequences" ]]
+    done
+}
+
 # The routers' choices of both runs: the same counts, the same sums but for their order.
 # Steps have them in a frame of each share.
 hit_maps() { # WORK WORK
