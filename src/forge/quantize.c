@@ -352,7 +352,7 @@ static int work(struct request *r, struct err *e)
     struct room room;
     int rc;
 
-    place_collect(&r->place, true);
+    place_collect(&r->place, true, NULL);
     if (text_piped(r) && keep_text(r, e) < 0)
         return e->code;
     if (r->prune.keep && (rc = prune(r, e)))

@@ -395,7 +395,8 @@ int command_status(int argc, char **argv, struct err *e)
 
 /* Remove the results of settings other than the last run's.  Returns the
  * number, or an E_*. */
-static int64_t forget(const struct place *p, struct err *e)
+/* *stays: as place_forget() has it. */
+static int64_t forget(const struct place *p, struct err *stays, struct err *e)
 {
     char T[STAGE_DIR], C[STAGE_DIR], S[STAGE_DIR], U[STAGE_DIR], P[STAGE_DIR];
     const char *kept[7] = { NULL }, *name;
@@ -411,7 +412,7 @@ static int64_t forget(const struct place *p, struct err *e)
     kept[3] = job_packed_dir(&j, P);
     kept[4] = job_codes_dir(&j, U);
     kept[5] = name ? name + 1 : NULL; /* the pruned model, if it is in WORK */
-    n = place_forget(p, kept);
+    n = place_forget(p, kept, stays);
     job_release(&j);
     return n;
 }
@@ -509,25 +510,30 @@ static int64_t collect_passing(const struct place *p)
 static int collect(const char *work, bool settings, int64_t *n, struct err *e)
 {
     struct place p;
+    struct err stays = { 0 };
     bool running;
     int64_t more = 0;
 
     *n = 1;
     if (place_visit(&p, work, &running, e) < 0)
         return remove_empty(work) ? 0 : e->code;
-    *n = place_collect(&p, !running);
+    *n = place_collect(&p, !running, &stays);
     if (!running)
         *n += collect_out(&p) + collect_passing(&p);
     if (settings)
         more = running ?
                    err_set(e, E_TEMP, "'%s': another forge works there", work) :
-                   forget(&p, e);
-    if (more >= 0 && !running && over(&p)) {
+                   forget(&p, &stays, e);
+    if (more >= 0 && !stays.code && !running && over(&p)) {
         place_remove(&p);
         more++;
     }
     place_close(&p);
     *n += more;
+    if (more >= 0 && stays.code) {
+        *e = stays;
+        more = -1;
+    }
     return more < 0 ? e->code : 0;
 }
 

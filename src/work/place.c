@@ -242,7 +242,17 @@ static bool is_passed(int at, const char *name)
     return !faccessat(at, next, F_OK, 0);
 }
 
-static int64_t collect_in(int at, enum where where, bool all)
+/* Note the first file that cannot be removed, for its error in errno. */
+static bool stays(struct err *e, const char *dir, const char *name)
+{
+    if (e && !e->code && errno != ENOENT && errno != ENOTEMPTY)
+        err_set(e, E_CREATE, "'%s/%s': cannot be removed:", dir, name);
+    return false;
+}
+
+/* dir: the path of `at`. */
+static int64_t collect_in(int at, const char *dir, enum where where, bool all,
+                          struct err *e)
 {
     DIR *d = open_dir(at, ".");
     struct dirent *f;
@@ -260,7 +270,9 @@ static int64_t collect_in(int at, enum where where, bool all)
         ours |= all && where == IN_CALIB && is_passed(at, f->d_name);
         if (!ours || (!all && in_use(at, f->d_name, host, pid)))
             continue;
-        n += whole ? remove_flat(at, f->d_name) : !unlinkat(at, f->d_name, 0);
+        n += (whole ? remove_flat(at, f->d_name) :
+                      !unlinkat(at, f->d_name, 0)) ||
+             stays(e, dir, f->d_name);
     }
     if (d)
         closedir(d);
@@ -467,12 +479,12 @@ int place_visit(struct place *p, const char *dir, bool *running, struct err *e)
     return 0;
 }
 
-int64_t place_collect(const struct place *p, bool all)
+int64_t place_collect(const struct place *p, bool all, struct err *e)
 {
     int at = open(p->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *d = at < 0 ? NULL : open_dir(at, ".");
     struct dirent *f;
-    int64_t n = at < 0 ? 0 : collect_in(at, IN_TOP, all);
+    int64_t n = at < 0 ? 0 : collect_in(at, p->dir, IN_TOP, all, e);
 
     while (d && (f = readdir(d))) {
         int stage = stage_of(f->d_name), fd;
@@ -482,7 +494,12 @@ int64_t place_collect(const struct place *p, bool all)
         fd = openat(at, f->d_name,
                     O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
         if (fd >= 0) {
-            n += collect_in(fd, (enum where)stage, all);
+            struct err no_path;
+            char path[PATH_MAX];
+
+            if (path_in(path, p->dir, f->d_name, &no_path) < 0)
+                path[0] = 0;
+            n += collect_in(fd, path, (enum where)stage, all, e);
             close(fd);
         }
     }
@@ -518,7 +535,8 @@ static bool is_kept(const char *name, const char *const *kept)
     return false;
 }
 
-int64_t place_forget(const struct place *p, const char *const *kept)
+int64_t place_forget(const struct place *p, const char *const *kept,
+                     struct err *e)
 {
     DIR *d = opendir(p->dir);
     struct dirent *f;
@@ -531,9 +549,11 @@ int64_t place_forget(const struct place *p, const char *const *kept)
         if (is_kept(f->d_name, kept))
             continue;
         if (stage >= 0)
-            n += remove_stage(dirfd(d), f->d_name, (enum where)stage);
+            n += remove_stage(dirfd(d), f->d_name, (enum where)stage) ||
+                 stays(e, p->dir, f->d_name);
         else if (whole && !*whole)
-            n += remove_flat(dirfd(d), f->d_name);
+            n +=
+                remove_flat(dirfd(d), f->d_name) || stays(e, p->dir, f->d_name);
     }
     if (d)
         closedir(d);
@@ -546,8 +566,8 @@ void place_remove(const struct place *p)
     DIR *d;
     struct dirent *f;
 
-    place_collect(p, true);
-    place_forget(p, none);
+    place_collect(p, true, NULL);
+    place_forget(p, none, NULL);
     d = opendir(p->dir);
     while (d && (f = readdir(d))) {
         const char *rest = made_here(f->d_name, IN_TOP);

@@ -40,16 +40,18 @@ MUST_CHECK int place_visit(struct place *p, const char *dir, bool *running,
 /* Remove temporary files that killed steps have left, and of --propagate original states
  * of layers whose next has its Hessians.  all: no other forge works there; otherwise only
  * temporary files of processes that have ended on this host, or older than a day.
- * Returns the number removed. */
-int64_t place_collect(const struct place *p, bool all);
+ * Returns the number removed.  *e, zero-initialised: set to E_CREATE and the first
+ * that cannot be removed; NULL: not wanted. */
+int64_t place_collect(const struct place *p, bool all, struct err *e);
 /* Remove from a directory of the solver's results, or of states on scratch, what steps
  * leave to those of the layers behind: states, moments, shares.  All layers have their
  * codes.  Returns the number removed. */
 int64_t place_collect_passing(const char *dir);
 /* Remove the results of other settings: forge's subdirectories (named by a key
  * of their settings) that are not in kept, a list ended by NULL.  Returns the
- * number removed. */
-int64_t place_forget(const struct place *p, const char *const *kept);
+ * number removed; e as above. */
+int64_t place_forget(const struct place *p, const char *const *kept,
+                     struct err *e);
 /* Remove a checkpoint that this run has made in a work directory. */
 void place_drop(const char *checkpoint);
 /* Remove all files that forge made, and the directory if it is then empty. */

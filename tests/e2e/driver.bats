@@ -579,6 +579,26 @@ PYTHON
     [ -z "$(find work -name '*.tmp.*')" ]
 }
 
+@test "gc of a work directory that one may not write to is 73, and names what stays" {
+    [ "$(id -u)" -eq 0 ] || skip "not root"
+    forge quantize "$model" out "${nearest[@]}" --work work
+    S=$(echo work/solve-*)
+    chmod -R a+rX . && chmod 755 "$BATS_TEST_TMPDIR"
+    gc() { run "-$1" --separate-stderr setpriv --reuid 65534 --clear-groups "$(command -v forge)" gc "${@:2}" work; }
+    gc 0
+    [ "$output" = "0 removed" ]
+    for left in work/meter.json.tmp.999999999.abcdef "$S/codes-12.fts.tmp.999999999.abcdef"; do
+        : >"$left"
+        gc 73
+        [ "$stderr" = "forge: '$left': cannot be removed: Permission denied" ]
+        [ -z "$output" ]
+        rm "$left"
+    done
+    cp -r "$S" "${S%-*}-0123456789abcdef"
+    gc 73 --settings
+    [[ $stderr == "forge: '${S%-*}-0123456789abcdef': cannot be removed: Permission denied" ]]
+}
+
 @test "status --json: percent, time to go, layers" {
     forge quantize "$model" out "${small[@]}" --work work
     forge status --json work >all
