@@ -114,10 +114,8 @@ static int open_watch(const struct request *r, struct follow *f,
     *w = (struct meter_watch){
         .fd = fd[0], .ready = ready, .tick = tick, .ctx = f, .out = fd[1]
     };
-    w->err = open(log, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (w->err >= 0)
+    if (!file_in_place(&w->err, log, O_WRONLY | O_TRUNC | O_CLOEXEC, e))
         return 0;
-    err_set(e, E_CREATE, "'%s':", log);
     close(fd[0]);
     close(fd[1]);
     return e->code;

@@ -18,6 +18,7 @@
 #include "prune/prune.h"
 #include "shard/outdir.h"
 #include "tokens/upstream.h"
+#include "work/place_names.h"
 
 /* Below so many operations the run is too short for half a second of
  * measuring. */

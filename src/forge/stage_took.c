@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "common/io/file.h"
 #include "common/io/json.h"
 
 /* Of this process and of the tools, which have ended. */
@@ -53,13 +54,17 @@ void stage_took(const struct stage *s, double seconds)
 {
     struct json_writer w;
     char path[PATH_ROOM];
-    int fd = open(stage_path(path, s->S, "stages.jsonl"),
-                  O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    struct err e;
+    int fd;
 
     put_step(s, seconds, &w);
-    if (w.failed || fd < 0 || dprintf(fd, "%s\n", w.text) < 0)
-        warning("'%s': cannot be written", path);
-    if (fd >= 0)
+    if (file_in_place(&fd, stage_path(path, s->S, "stages.jsonl"),
+                      O_WRONLY | O_APPEND | O_CLOEXEC, &e) < 0) {
+        warning("%s", e.msg);
+    } else {
+        if (w.failed || dprintf(fd, "%s\n", w.text) < 0)
+            warning("'%s': cannot be written", path);
         close(fd);
+    }
     free(w.text);
 }

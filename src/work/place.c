@@ -1,7 +1,6 @@
 /* place.c - see place.h. */
 #include "work/place.h"
 
-#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -17,6 +16,7 @@
 
 #include "common/io/file.h"
 #include "common/io/tmpdir.h"
+#include "work/place_names.h"
 #include "work/settings.h"
 
 static const char mark_kept[] =
@@ -27,136 +27,7 @@ static const char mark_temporary[] =
 
 enum { MARK_MAX = 4096, DAY = 86400, WAIT_MS = 2000, STEP_MS = 20 };
 
-/* ---- names ---- */
-
-/* The files that steps make: # stands for digits, @ for a key in hexadecimal, *
- * for a word.  IN_PASSING: in the directory of IN_SOLVE, and read by nobody when all layers
- * have their codes. */
-enum where { IN_TOP, IN_TOKENS, IN_CALIB, IN_SOLVE, IN_TUNED, IN_PASSING };
-
-static const struct {
-    enum where where;
-    const char *name;
-} made[] = {
-    { IN_TOP, PLACE_MARK },
-    { IN_TOP, SETTINGS_FILE },
-    { IN_TOP, PLACE_TEXT },
-    { IN_TOP, "make.log" },
-    { IN_TOP, "lock" },
-    { IN_TOP, "meter.json" },
-    { IN_TOP, "bits-@.fisher" },
-    { IN_TOP, "bits-@" },
-    { IN_TOKENS, "tokens.fts" },
-    { IN_CALIB, "hidden-#.fts" },
-    { IN_CALIB, "hessian-#.fts" },
-    { IN_CALIB, "fisher.fts" },
-    { IN_CALIB, "weights.fts" },
-    { IN_PASSING, "hidden.fts" },
-    { IN_SOLVE, "codes-#.fts" },
-    { IN_SOLVE, "report-#.jsonl" },
-    { IN_PASSING, "moments-#-*.part-#.fts" },
-    { IN_PASSING, "merged-#-*.piece-#.fts" },
-    { IN_PASSING, "states-#-*.part-#.fts" },
-    { IN_PASSING, "codes-#-*.share-#-of-#.fts" },
-    { IN_PASSING, "outputs-#-*.share-#-of-#.fts" },
-    { IN_SOLVE, "stages.jsonl" },
-    { IN_SOLVE, "made" },
-    { IN_SOLVE, "by-layer-*.jsonl" },
-    { IN_TUNED, "text.fts" },
-    { IN_TUNED, "own.fts" },
-    { IN_TUNED, "codes-#.fts" },
-    { IN_TUNED, "report-#.jsonl" },
-};
-
-static size_t span(const char *s, int kind)
-{
-    return kind == '#' ? strspn(s, "0123456789") :
-           kind == '@' ? strspn(s, "0123456789abcdef") :
-                         strspn(s, "abcdefghijklmnopqrstuvwxyz0123456789_-");
-}
-
-/* The rest of name behind the pattern; NULL: name does not begin with it. */
-static const char *after(const char *name, const char *pattern)
-{
-    for (; *pattern; pattern++) {
-        size_t n = 1;
-
-        if (strchr("#@*", *pattern)) {
-            n = span(name, *pattern);
-            if (!n || (*pattern == '@' && n != 16) ||
-                (*pattern == '#' && n > 18))
-                return NULL;
-        } else if (*name != *pattern) {
-            return NULL;
-        }
-        name += n;
-    }
-    return name;
-}
-
-/* Whether name is ".status.tmp.HOST.PID.XXXXXX", a temporary file of
- * forge-run. */
-static bool is_status(const char *name, char host[256], long *pid)
-{
-    const char *from = name + strlen(".status.tmp."), *p;
-    char tail[64];
-
-    if (strncmp(name, ".status.tmp.", 12) != 0 || strlen(from) > 255)
-        return false;
-    p = strrchr(from, '.');
-    if (!p || p == from)
-        return false;
-    while (--p > from && *p != '.')
-        ;
-    if (p == from)
-        return false;
-    snprintf(tail, sizeof(tail), ".tmp%s", p);
-    snprintf(host, 256, "%.*s", (int)(p - from), from);
-    return tmpdir_suffix(tail, pid);
-}
-
-/* The rest of name behind that of a file that is made there; NULL: it is none. */
-static const char *made_here(const char *name, enum where where)
-{
-    for (size_t i = 0; i < ARRAY_LEN(made); i++) {
-        bool here = made[i].where == where ||
-                    (made[i].where == IN_PASSING && where == IN_SOLVE);
-        const char *rest = here ? after(name, made[i].name) : NULL;
-
-        if (rest)
-            return rest;
-    }
-    return NULL;
-}
-
-/* The kind of a subdirectory of WORK by its name, an enum where; -1: not
- * forge's. */
-static int stage_of(const char *name)
-{
-    static const char *const stage[] = { [IN_TOKENS] = "tokens-@",
-                                         [IN_CALIB] = "calib-@",
-                                         [IN_SOLVE] = "solve-@",
-                                         [IN_TUNED] = "tuned-@" };
-
-    for (int i = IN_TOKENS; i <= IN_TUNED; i++) {
-        const char *rest = after(name, stage[i]);
-
-        if (rest && !*rest)
-            return i;
-    }
-    return -1;
-}
-
 /* ---- directories ---- */
-
-/* The rest of the name of a checkpoint that a run makes in WORK; NULL: it is
- * none. */
-static const char *checkpoint_in(const char *name)
-{
-    const char *rest = after(name, "pruned-@");
-
-    return rest ? rest : after(name, "packed-@");
-}
 
 /* Open a directory, not through a symbolic link. */
 static DIR *open_dir(int at, const char *name)
@@ -195,14 +66,14 @@ void place_drop(const char *checkpoint)
 
 /* Remove the files of a stage's subdirectory, and the subdirectory if it is
  * then empty (true). */
-static bool remove_stage(int at, const char *name, enum where where)
+static bool remove_stage(int at, const char *name, enum place_where where)
 {
     DIR *d = open_dir(at, name);
     struct dirent *f;
     long pid;
 
     while (d && (f = readdir(d))) {
-        const char *rest = made_here(f->d_name, where);
+        const char *rest = place_made(f->d_name, where);
 
         if (rest && (!*rest || tmpdir_suffix(rest, &pid)))
             unlinkat(dirfd(d), f->d_name, 0);
@@ -232,13 +103,12 @@ static bool in_use(int at, const char *name, const char *host, long pid)
  * there: a step that was killed has not removed them. */
 static bool is_passed(int at, const char *name)
 {
-    const char *rest = after(name, "hidden-#.fts");
+    int64_t layer;
     char next[64];
 
-    if (!rest || *rest)
+    if (!place_hidden(name, &layer))
         return false;
-    snprintf(next, sizeof(next), "hessian-%lld.fts",
-             strtoll(name + strlen("hidden-"), NULL, 10) + 1);
+    snprintf(next, sizeof(next), "hessian-%lld.fts", (long long)layer + 1);
     return !faccessat(at, next, F_OK, 0);
 }
 
@@ -251,21 +121,22 @@ static bool stays(struct err *e, const char *dir, const char *name)
 }
 
 /* dir: the path of `at`. */
-static int64_t collect_in(int at, const char *dir, enum where where, bool all,
-                          struct err *e)
+static int64_t collect_in(int at, const char *dir, enum place_where where,
+                          bool all, struct err *e)
 {
     DIR *d = open_dir(at, ".");
     struct dirent *f;
     int64_t n = 0;
 
     while (d && (f = readdir(d))) {
-        const char *rest = made_here(f->d_name, where);
-        const char *whole = where == IN_TOP ? checkpoint_in(f->d_name) : NULL;
+        const char *rest = place_made(f->d_name, where);
+        const char *whole =
+            where == IN_TOP ? place_checkpoint(f->d_name) : NULL;
         char host[256] = "";
         long pid = 0;
         bool ours = (rest && tmpdir_suffix(rest, &pid)) ||
                     (whole && tmpdir_suffix(whole, &pid)) ||
-                    is_status(f->d_name, host, &pid);
+                    place_status(f->d_name, host, &pid);
 
         ours |= all && where == IN_CALIB && is_passed(at, f->d_name);
         if (!ours || (!all && in_use(at, f->d_name, host, pid)))
@@ -400,9 +271,8 @@ static int take_lock(struct place *p, bool wait, struct err *e)
         return e->code;
     /* not O_CLOEXEC: steps inherit the lock, so it is held until the last has
      * ended */
-    p->lock = open(path, O_RDWR | O_CREAT | O_NOFOLLOW, 0666);
-    if (p->lock < 0)
-        return err_set(e, E_CREATE, "'%s': cannot be written to:", p->dir);
+    if (file_in_place(&p->lock, path, O_RDWR, e) < 0)
+        return e->code;
     for (int ms = 0; !locks(p->lock, path); ms += STEP_MS) {
         if (!wait || ms >= WAIT_MS) {
             close(p->lock);
@@ -413,6 +283,33 @@ static int take_lock(struct place *p, bool wait, struct err *e)
         nanosleep(&step, NULL);
     }
     return 0;
+}
+
+/* E_CREATE: a name that forge gives is that of something else than a file: of a link, whose
+ * target a step would overwrite, or of a FIFO, for which it would wait. */
+static int only_files(const char *dir, enum place_where where, struct err *e)
+{
+    DIR *d = opendir(dir);
+    struct dirent *f;
+    int rc = 0;
+
+    while (d && !rc && (f = readdir(d))) {
+        const char *rest = place_made(f->d_name, where);
+        int stage = where == IN_TOP ? place_stage(f->d_name) : -1;
+        char path[PATH_MAX];
+        struct stat st;
+
+        if (stage < 0 && (!rest || *rest))
+            continue;
+        rc = path_in(path, dir, f->d_name, e);
+        if (!rc && stage >= 0)
+            rc = only_files(path, (enum place_where)stage, e);
+        else if (!rc && !lstat(path, &st) && !S_ISREG(st.st_mode))
+            rc = err_set(e, E_CREATE, "'%s': not a regular file", path);
+    }
+    if (d)
+        closedir(d);
+    return rc;
 }
 
 static int put_mark(const char *dir, bool temporary, struct err *e)
@@ -463,7 +360,11 @@ int place_open(struct place *p, const char *dir, bool keep, struct err *e)
         if (put_mark(dir, false, e) < 0)
             return e->code;
     }
-    return take_lock(p, true, e);
+    if (take_lock(p, true, e) < 0)
+        return e->code;
+    if (only_files(dir, IN_TOP, e) < 0)
+        place_close(p);
+    return p->lock < 0 ? e->code : 0;
 }
 
 int place_visit(struct place *p, const char *dir, bool *running, struct err *e)
@@ -487,7 +388,7 @@ int64_t place_collect(const struct place *p, bool all, struct err *e)
     int64_t n = at < 0 ? 0 : collect_in(at, p->dir, IN_TOP, all, e);
 
     while (d && (f = readdir(d))) {
-        int stage = stage_of(f->d_name), fd;
+        int stage = place_stage(f->d_name), fd;
 
         if (stage < 0)
             continue;
@@ -499,7 +400,7 @@ int64_t place_collect(const struct place *p, bool all, struct err *e)
 
             if (path_in(path, p->dir, f->d_name, &no_path) < 0)
                 path[0] = 0;
-            n += collect_in(fd, path, (enum where)stage, all, e);
+            n += collect_in(fd, path, (enum place_where)stage, all, e);
             close(fd);
         }
     }
@@ -517,7 +418,7 @@ int64_t place_collect_passing(const char *dir)
     int64_t n = 0;
 
     while (d && (f = readdir(d))) {
-        const char *rest = made_here(f->d_name, IN_PASSING);
+        const char *rest = place_made(f->d_name, IN_PASSING);
 
         if (rest && !*rest)
             n += !unlinkat(dirfd(d), f->d_name, 0);
@@ -543,13 +444,13 @@ int64_t place_forget(const struct place *p, const char *const *kept,
     int64_t n = 0;
 
     while (d && (f = readdir(d))) {
-        int stage = stage_of(f->d_name);
-        const char *whole = checkpoint_in(f->d_name);
+        int stage = place_stage(f->d_name);
+        const char *whole = place_checkpoint(f->d_name);
 
         if (is_kept(f->d_name, kept))
             continue;
         if (stage >= 0)
-            n += remove_stage(dirfd(d), f->d_name, (enum where)stage) ||
+            n += remove_stage(dirfd(d), f->d_name, (enum place_where)stage) ||
                  stays(e, p->dir, f->d_name);
         else if (whole && !*whole)
             n +=
@@ -570,7 +471,7 @@ void place_remove(const struct place *p)
     place_forget(p, none, NULL);
     d = opendir(p->dir);
     while (d && (f = readdir(d))) {
-        const char *rest = made_here(f->d_name, IN_TOP);
+        const char *rest = place_made(f->d_name, IN_TOP);
 
         /* the mark last, so that the rest of an interrupted removal is still
          * forge's */

@@ -13,9 +13,6 @@
 
 #include "common/base.h"
 
-#define PLACE_MARK "forge-work"
-#define PLACE_TEXT "text" /* a calibration text that came by standard input */
-
 struct place {
     const char *dir; /* the caller's */
     int lock;        /* descriptor of the lock, inherited by steps; -1: none */
@@ -28,8 +25,9 @@ void place_existing(char path[PATH_MAX]);
  * or not empty and without a mark, or cannot be created or written to. */
 MUST_CHECK int place_check(const char *dir, struct err *e);
 /* Create dir with its parents, or take an existing one, and lock it.  keep: the
- * user named it; otherwise one that is created here is temporary.  E_CREATE;
- * E_TEMP: another forge has held the lock for two seconds. */
+ * user named it; otherwise one that is created here is temporary.  E_CREATE, also where
+ * something else than a file has a name that a step gives; E_TEMP: another forge has held
+ * the lock for two seconds. */
 MUST_CHECK int place_open(struct place *p, const char *dir, bool keep,
                           struct err *e);
 /* Take an existing work directory, for status and cleaning.  *running: another

@@ -79,6 +79,36 @@ at_once() { # STATUS COMMAND...
     ls "${mine[@]}" home/tokens.fts.tmp.999999999.abcdef >/dev/null
 }
 
+# Whoever makes a work directory for others may put anything there under forge's names.
+@test "links, FIFOs and directories under names of a work directory's files are refused, and not followed" {
+    forge quantize "$model" whole "${quick[@]}" --work work
+    S=$(basename work/solve-*)
+    echo precious >precious
+    for name in lock make.log meter.json settings.json "$S"/{stages.jsonl,codes-1.fts,report-1.jsonl,made}; do
+        for kind in link fifo directory; do
+            rm -rf "work/${name:?}"
+            case $kind in
+            link) ln -s "$PWD/precious" "work/$name" ;;
+            fifo) mkfifo "work/$name" ;;
+            directory) mkdir "work/$name" ;;
+            esac
+            at_once 73 forge quantize "$model" out "${quick[@]}" --work work
+            [[ $stderr == "forge: "*"work/$name': "* ]]
+            [[ $kind == directory || $stderr == *": not a regular file" ]]
+        done
+        rmdir "work/$name"
+        [ "$(cat precious)" = precious ]
+    done
+    # a step by itself does not follow them, either
+    rm -r whole
+    forge quantize "$model" whole "${quick[@]}" --work work
+    rm -r whole "work/$S/stages.jsonl"
+    ln -s "$PWD/precious" "work/$S/stages.jsonl"
+    make -s -f "$tree/scripts/pipeline.mk" -C work
+    [ -e whole ]
+    [ "$(cat precious)" = precious ]
+}
+
 @test "what lies in a work directory is never executed" {
     forge quantize "$model" out "${quick[@]}" --work good
     good=$(cat good/settings.json)

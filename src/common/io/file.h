@@ -74,6 +74,11 @@ void publish_discard(struct publish *p); /* NULL is allowed */
 /* Create, write and commit a small file in one call. */
 MUST_CHECK int publish_text(const char *path, const char *text, size_t len,
                             struct err *e);
+/* Open a file that is written where it lies, as a lock or a log, and create it if it is
+ * not there; flags: of open(2), the caller closes *fd.  E_CREATE: it cannot be, or is a
+ * link, whose target may be anything of the user's, or a pipe, or else no file. */
+MUST_CHECK int file_in_place(int *fd, const char *path, int flags,
+                             struct err *e);
 /* fsync a directory, so that renames in it survive a power cut.  E_IO. */
 MUST_CHECK int publish_sync_dir(const char *path, struct err *e);
 

@@ -353,3 +353,21 @@ int publish_text(const char *path, const char *text, size_t len, struct err *e)
     }
     return publish_commit(p, e);
 }
+
+int file_in_place(int *out, const char *path, int flags, struct err *e)
+{
+    /* O_NONBLOCK: a FIFO is refused, not waited for */
+    int fd =
+        open(path, flags | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0666);
+    struct stat st;
+
+    if (fd < 0 && errno != ELOOP && errno != ENXIO)
+        return err_set(e, E_CREATE, "'%s': cannot be written to:", path);
+    if (fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode)) {
+        if (fd >= 0)
+            close(fd);
+        return err_set(e, E_CREATE, "'%s': not a regular file", path);
+    }
+    *out = fd;
+    return 0;
+}
