@@ -124,13 +124,16 @@ static int read_codes(struct workdir *w, const char *work, struct err *e)
                                  .head = &w->history };
     const char *key = settings_text(&w->run, "S");
     char path[PATH_MAX];
+    struct stat st;
 
     for (int64_t i = 0; i < w->layers; i++) {
         if ((size_t)snprintf(path, sizeof(path), "%s/%s/codes-%lld.fts", work,
                              key, (long long)i) >= sizeof(path))
             return err_set(e, E_DATA, "'%s': path is too long", work);
-        if (!exists(path))
+        if (stat(path, &st))
             continue;
+        if (!S_ISREG(st.st_mode)) /* a FIFO would be waited for */
+            return err_set(e, E_DATA, "'%s': not a regular file", path);
         if (runstream_read(&s, path, e) < 0)
             return e->code;
         w->layers_done++;

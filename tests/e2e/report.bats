@@ -113,4 +113,11 @@ PYTHON
     run -65 --separate-stderr forge report work --text short --quiet --seqlen 2000
     [ "${#stderr_lines[@]}" -eq 1 ]
     [ -z "$(find work -name '*.tmp.*')" ]
+    cp -r work other
+    codes=$(echo other/solve-*/codes-1.fts)
+    rm "$codes"
+    mkfifo "$codes"
+    run -65 --separate-stderr timeout 10 forge report other
+    [[ $stderr == "forge"*": '$codes': not a regular file" ]]
+    [ "${#stderr_lines[@]}" -eq 1 ]
 }
