@@ -60,6 +60,8 @@ int model_look(const char *dir, int64_t length, struct err *e)
     rc = model_supports(&m->config, length, e);
     if (rc >= 0)
         rc = look(m, e);
+    if (rc >= 0)
+        model_warn_of_length(&m->config, length);
     model_close(m);
     return rc;
 }

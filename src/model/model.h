@@ -74,8 +74,8 @@ MUST_CHECK int model_open(struct model **m, const char *dir, enum dtype dtype,
                           struct err *e);
 void model_close(struct model *m); /* NULL is allowed */
 /* Whether the checkpoint has every tensor that the forward pass reads, by running
- * the code that loads them without reading; and model_supports(), length 0: any.
- * E_DATA: one is missing, or has not the type and shape that config.json says;
+ * the code that loads them without reading; and model_supports() and
+ * model_warn_of_length(), length 0: any.  E_DATA: one is missing, or has not the type and shape that config.json says;
  * else as model_open(). */
 MUST_CHECK int model_look(const char *dir, int64_t length, struct err *e);
 /* Before anything is loaded: kv_b_proj is one of the linears
@@ -242,8 +242,12 @@ void model_release_embedding(struct model *m);
 /* E_CONFIG: sequences of this length are not supported, wherever layers run. */
 MUST_CHECK int model_supports(const struct model_config *c, int64_t length,
                               struct err *e);
+/* A warning, once: sequences of this length are longer than max_position_embeddings.
+ * Rotations go on behind the last position that the model was trained for, but what it
+ * makes of them is not known. */
+void model_warn_of_length(const struct model_config *c, int64_t length);
 /* E_CONFIG: the model, where its layers run, does not support sequences of this
- * length.  A warning, once: they are longer than max_position_embeddings. */
+ * length; model_warn_of_length(). */
 MUST_CHECK int model_check_length(const struct model *m, int64_t length,
                                   struct err *e);
 /* E_DATA: one of n tokens is not in the vocabulary. */

@@ -69,9 +69,7 @@ static int64_t widest(const struct model_config *c)
     return larger(w, c->intermediate_size);
 }
 
-/* Rotations go on behind the last position that the model was trained for, but what it
- * makes of them is not known. */
-static void warn_of_length(const struct model_config *c, int64_t length)
+void model_warn_of_length(const struct model_config *c, int64_t length)
 {
     static bool said;
 
@@ -113,7 +111,7 @@ int model_check_length(const struct model *m, int64_t length, struct err *e)
                        (long long)length, lacks);
     if (model_supports(c, length, e) < 0)
         return e->code;
-    warn_of_length(c, length);
+    model_warn_of_length(c, length);
     return 0;
 }
 

@@ -480,6 +480,23 @@ PYTHON
     forge quantize "$model" "${long:4}" "${quick[@]}" --work work
 }
 
+@test "sequences longer than the model was made for are warned of, once" {
+    cp -r "$model" m
+    chmod -R u+w m
+    sed -i 's/"max_position_embeddings": *[0-9]*/"max_position_embeddings": 40/' m/config.json
+    long=(forge quantize m out --text "$text" --sequences 2 --progress never)
+    for more in "" --dry-run; do
+        run -0 --separate-stderr "${long[@]}" --seqlen 41 ${more:+"$more"}
+        [ "$stderr" = "forge: warning: a sequence of 41 tokens, the model was made for up to max_position_embeddings 40" ]
+        rm -rf out
+        run -0 --separate-stderr "${long[@]}" --seqlen 40 ${more:+"$more"}
+        [ -z "$stderr" ]
+        rm -rf out
+    done
+    run -0 --separate-stderr "${long[@]}" --seqlen 41 --quiet
+    [ -z "$stderr" ]
+}
+
 # ---- what a killed run leaves, and who removes it ----
 
 @test "half an OUT of a killed forge-shard is removed by the next, and no other" {
