@@ -9,6 +9,7 @@
 
 #include "common/cli/units.h"
 #include "common/io/json.h"
+#include "split/notes.h"
 
 enum { LINE_CAP = 1 << 16 };
 static const double shortest_gap = 0.1; /* seconds between two drawings */
@@ -20,11 +21,47 @@ static int64_t layer_of(const struct follow *f, const struct module *m)
     return m->layer >= 0 && m->layer < f->r->j.layers ? m->layer : -1;
 }
 
+/* Read the report of a layer's modules.  E_NOINPUT, E_DATA: it is lost or damaged, and
+ * nothing of it is kept. */
+static int read_report(struct follow *f, int64_t layer, const char *path,
+                       struct err *e)
+{
+    struct records *r = &f->records;
+    size_t before = r->modules;
+    int rc = records_read(r, RECORD_MODULE, path, e);
+
+    if (!rc && r->modules - before != (size_t)f->layer_left[layer])
+        rc = err_set(e, E_DATA, "'%s': %zu modules, the layer has %lld", path,
+                     r->modules - before, (long long)f->layer_left[layer]);
+    while (rc < 0 && r->modules > before)
+        records_drop(r);
+    return rc;
+}
+
+/* The same; a report that is lost or damaged is made again of the codes, which have all
+ * that it says. */
+static int find_report(struct follow *f, int64_t layer, const char *codes,
+                       const char *path, struct err *e)
+{
+    struct err found;
+    int rc = read_report(f, layer, path, e);
+
+    if (rc != E_NOINPUT && rc != E_DATA)
+        return rc;
+    rc = notes_restore(codes, path, &found);
+    if (rc < 0)
+        return err_set(e, rc, "%s%s", found.msg,
+                       rc == E_DATA ? ": remove it from the work directory, "
+                                      "and the same command makes it again" :
+                                      "");
+    return records_read(&f->records, RECORD_MODULE, path, e);
+}
+
 /* Read the report of each layer that has codes. */
 static int read_before(struct follow *f, struct err *e)
 {
     const struct job *j = &f->r->j;
-    char dir[STAGE_DIR], path[PATH_MAX + 128];
+    char dir[STAGE_DIR], codes[PATH_MAX + 128], path[PATH_MAX + 128];
 
     job_solve_dir(j, dir);
     for (int64_t i = 0; i < j->layers; i++) {
@@ -32,13 +69,13 @@ static int read_before(struct follow *f, struct err *e)
             f->layers_done++;
             continue;
         }
-        snprintf(path, sizeof(path), "%s/%s/codes-%lld.fts", f->r->work_path,
+        snprintf(codes, sizeof(codes), "%s/%s/codes-%lld.fts", f->r->work_path,
                  dir, (long long)i);
-        if (access(path, F_OK))
+        if (access(codes, F_OK))
             continue;
         snprintf(path, sizeof(path), "%s/%s/report-%lld.jsonl", f->r->work_path,
                  dir, (long long)i);
-        if (records_read(&f->records, RECORD_MODULE, path, e) < 0)
+        if (find_report(f, i, codes, path, e) < 0)
             return e->code;
         f->layer_left[i] = 0;
         f->layers_done++;

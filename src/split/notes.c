@@ -77,6 +77,34 @@ int notes_publish(struct notes *n, const char *path, struct err *e)
     return rc;
 }
 
+static bool is_no_note(const void *ctx, const struct frame *f)
+{
+    (void)ctx;
+    return f->role != ROLE_NOTE;
+}
+
+int notes_restore(const char *codes, const char *path, struct err *e)
+{
+    struct notes n = { 0 };
+    struct stream_reader *r;
+    struct frame f;
+    int rc = stream_open(&r, codes, NULL, e);
+
+    if (rc < 0)
+        return rc;
+    stream_leave_out(r, is_no_note, NULL);
+    while ((rc = stream_next(r, &f, e)) > 0) {
+        rc = f.role == ROLE_NOTE ? notes_add(&n, &f, e) : 0;
+        if (rc < 0)
+            break;
+    }
+    stream_close(r);
+    if (!rc)
+        rc = notes_publish(&n, path, e);
+    notes_release(&n);
+    return rc;
+}
+
 void notes_release(struct notes *n)
 {
     free(n->text);

@@ -20,6 +20,10 @@ MUST_CHECK int notes_add(struct notes *n, const struct frame *f, struct err *e);
 /* Publish the lines as the file `path` (publish.h), and empty n.  E_CREATE,
  * E_IO, E_TEMP. */
 MUST_CHECK int notes_publish(struct notes *n, const char *path, struct err *e);
+/* Publish the lines of all notes of a file of codes, as when it was made.  Errors of
+ * stream_open(), stream_next(), notes_publish(). */
+MUST_CHECK int notes_restore(const char *codes, const char *path,
+                             struct err *e);
 void notes_release(struct notes *n);
 
 #endif

@@ -152,6 +152,40 @@ solving() { # WORK: wait until the first layer is done
     done
 }
 
+@test "a report of a work directory that is lost or damaged is made again of the codes" {
+    local report way
+    for way in "gptq" "gptq --parts 2 --jobs 2" "rtn"; do
+        small=("${small[@]/--quiet/--progress=never}")
+        [[ $way == gptq* ]] || small=("${nearest[@]/--quiet/--progress=never}")
+        read -ra more <<<"--method $way"
+        forge quantize "$model" want "${small[@]}" "${more[@]}" --work work | sed '1d; /^cost/d' >said
+        report=$(echo work/solve-*/report-1.jsonl)
+        cp "$report" whole
+        for damage in lost empty cut line; do
+            case $damage in
+            lost) rm "$report" ;;
+            empty) : >"$report" ;;
+            cut) truncate -s -20 "$report" ;;
+            line) sed -i 1d "$report" ;;
+            esac
+            rm -rf out
+            forge quantize "$model" out "${small[@]}" "${more[@]}" --work work | sed '1d; /^cost/d' >again
+            cmp said again
+            cmp "$report" whole
+            same want out
+        done
+        # where its codes are damaged, too, they are what is to be removed
+        rm -r "$report" out
+        truncate -s -1000 "${report/report-1.jsonl/codes-1.fts}"
+        refused 65 forge quantize "$model" out "${small[@]}" "${more[@]}" --work work
+        [[ $stderr == "forge: "*"codes-1.fts': "*": remove it from the work directory, and the same command makes it again" ]]
+        rm -r "${report/report-1.jsonl/codes-1.fts}"
+        forge quantize "$model" out "${small[@]}" "${more[@]}" --work work
+        same want out
+        rm -r want out work
+    done
+}
+
 @test "a tool that is killed, or TERM, takes no layer along that was made" {
     for signal in KILL TERM; do
         start out --work work
