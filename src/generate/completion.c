@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "tokenizer/tokenizer.h"
+#include "tokenizer/unicode.h"
 
 static int add_ids(struct token_ids *to, const struct token_ids *from,
                    struct err *e)
@@ -16,9 +17,12 @@ static int add_ids(struct token_ids *to, const struct token_ids *from,
 static int encode(struct completer *s, const char *prompt, size_t len,
                   struct token_ids *ids, struct err *e)
 {
+    size_t valid = unicode_check(prompt, len);
     struct text t = { 0 };
     int rc;
 
+    if (valid < len)
+        return err_set(e, E_DATA, "prompt: byte %zu is not valid UTF-8", valid);
     if (!s->chat)
         return add_ids(ids, tokenizer_prefix(s->tokenizer), e) < 0 ?
                    e->code :

@@ -368,12 +368,15 @@ static int read_step(struct decoder *d, const struct json *v, const char *what,
 }
 
 static int set_piece(struct decoder *d, int64_t id, const char *text,
-                     bool special, struct err *e)
+                     bool special, const char *what, struct err *e)
 {
     size_t n = (size_t)id + 1;
 
     if (id >= ID_MAX)
-        return err_set(e, E_DATA, "a token's id is %lld", (long long)id);
+        return err_set(e, E_DATA,
+                       "%s: the id of token '%.200s' is %lld, at most %d are "
+                       "allowed",
+                       what, text, (long long)id, ID_MAX - 1);
     if (n > d->pieces) {
         size_t cap = n + n / 2;
 
@@ -431,7 +434,7 @@ static int read_added(struct decoder *d, const struct json *list,
         if (added_text(d, i, content, normalizer, e) < 0)
             return e->code;
         d->added_id[d->n_added] = (int32_t)id;
-        if (set_piece(d, id, d->added[d->n_added++], special, e) < 0)
+        if (set_piece(d, id, d->added[d->n_added++], special, what, e) < 0)
             return e->code;
     }
     return 0;
@@ -455,7 +458,7 @@ static int load(struct decoder *d, const struct json *root, const char *what,
         return e->code;
     for (size_t i = 0; i < d->vocab.count; i++)
         if (set_piece(d, d->vocab.token[i].id, d->vocab.token[i].text, false,
-                      e) < 0)
+                      what, e) < 0)
             return e->code;
     if (normalizer_open(&n, json_get(root, "normalizer"), what, e) < 0)
         return e->code;

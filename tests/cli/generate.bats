@@ -139,7 +139,11 @@ with_template() {
     done
     run -64 forge-generate
     run -65 --separate-stderr forge-generate -q "$M" $'a\xff'
-    [[ $stderr == *"byte 1 is not valid UTF-8"* ]]
+    [[ $stderr == "forge-generate: "*"prompt: byte 1 is not valid UTF-8" ]]
+    cp -r "$M" high
+    jq '.model.vocab.rupt = 2000000000' "$M/tokenizer.json" >high/tokenizer.json
+    run -65 --separate-stderr forge-generate -q high x
+    [[ $stderr == "forge-generate: 'high/tokenizer.json': the id of token 'rupt' is 2000000000, at most "* ]]
     run -66 forge-generate nowhere x
     run -74 --separate-stderr bash -c "forge-generate -q '$M' x >/dev/full"
     [ "${#stderr_lines[@]}" = 1 ]
