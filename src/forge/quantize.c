@@ -389,6 +389,8 @@ static int run(struct request *r, struct err *e)
     rc = work(r, e);
     if (!rc && r->place.temporary)
         place_remove(&r->place);
+    else if (rc)
+        place_remove_unused(&r->place);
     place_close(&r->place);
     return rc;
 }

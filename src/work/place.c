@@ -486,6 +486,21 @@ void place_remove(const struct place *p)
         warning("'%s': not removed, others' files are in it", p->dir);
 }
 
+void place_remove_unused(const struct place *p)
+{
+    static const char *const begun[] = { PLACE_MARK, PLACE_TEXT, "lock", NULL };
+    DIR *d = p->temporary ? opendir(p->dir) : NULL;
+    struct dirent *f;
+    bool unused = d != NULL;
+
+    while (unused && (f = readdir(d)))
+        unused = dots(f->d_name) || is_kept(f->d_name, begun);
+    if (d)
+        closedir(d);
+    if (unused)
+        place_remove(p);
+}
+
 void place_close(struct place *p)
 {
     if (p->lock >= 0)

@@ -54,6 +54,8 @@ int64_t place_forget(const struct place *p, const char *const *kept,
 void place_drop(const char *checkpoint);
 /* Remove all files that forge made, and the directory if it is then empty. */
 void place_remove(const struct place *p);
+/* The same of a temporary directory, if nothing was computed in it yet. */
+void place_remove_unused(const struct place *p);
 void place_close(struct place *p); /* releases the lock */
 
 #endif

@@ -480,6 +480,30 @@ PYTHON
     forge quantize "$model" "${long:4}" "${quick[@]}" --work work
 }
 
+@test "a start that is refused leaves no OUT.work that has nothing in it" {
+    refused 74 bash -c 'exec "$@" <&-' - forge quantize "$model" out --text - --quiet
+    [ ! -e out.work ]
+    refused 65 forge quantize "$model" out --text - --quiet </dev/null
+    [ ! -e out.work ]
+    with_weight inf
+    refused 65 forge quantize m out --text - --sequences 4 --seqlen 64 --quiet <"$text"
+    [ ! -e out.work ]
+    # of the user's own they take nothing away
+    refused 65 forge quantize m out "${small[@]}" --work work
+    [ -e work/forge-work ]
+    mkdir out.work
+    refused 65 forge quantize m out "${small[@]}"
+    [ -d out.work ]
+    # and of an earlier run's, which was stopped, neither
+    rm -r out.work
+    forge quantize "$model" out "${quick[@]}" --work out.work
+    rm -r out
+    sed -i 's/.*/This is a temporary work directory of forge(1), removed when all is done./' \
+        out.work/forge-work
+    refused 65 forge quantize m out "${small[@]}"
+    [ -e "$(echo out.work/solve-*/codes-0.fts)" ]
+}
+
 @test "sequences longer than the model was made for are warned of, once" {
     cp -r "$model" m
     chmod -R u+w m
