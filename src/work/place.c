@@ -112,10 +112,12 @@ static bool is_passed(int at, const char *name)
     return !faccessat(at, next, F_OK, 0);
 }
 
-/* Note the first file that cannot be removed, for its error in errno. */
+/* Note the first file that cannot be removed, for its error in errno.  A directory in
+ * which something of the user's lies stays, and so does a link to one. */
 static bool stays(struct err *e, const char *dir, const char *name)
 {
-    if (e && !e->code && errno != ENOENT && errno != ENOTEMPTY)
+    if (e && !e->code && errno != ENOENT && errno != ENOTEMPTY &&
+        errno != ENOTDIR)
         err_set(e, E_CREATE, "'%s/%s': cannot be removed:", dir, name);
     return false;
 }

@@ -368,7 +368,7 @@ END
     head -c 100 h >cut
     run -65 --separate-stderr forge quantize m x --keep 4 --hitmap cut --method rtn --group 32 --progress json
     jq -e --arg said "${stderr_lines[-1]}" '.status == 65 and $said == "forge: " + .error' <<<"${stderr_lines[-2]}"
-    rm -r x.work
+    [ ! -e x.work ]
     printf '%s\n' {a..z}{a..z} >text
     forge prune m by-text --keep 4 --by reap --text text --sequences 2 --seqlen 64 --quiet
     forge-tokens -q --sequences 2 --seqlen 64 m text | forge-calib -q m | forge-prune -q --from m --keep 4 --by reap -o map
