@@ -17,8 +17,8 @@ struct settings {
 static int parse(int argc, char **argv, struct settings *s)
 {
     const struct opt table[] = {
-        { OPT_STR, 'o', "output", "FILE", "write the figures as JSON to FILE",
-          &s->output, 0, 0, true },
+        { OPT_OUTPUT, 'o', "output", "FILE",
+          "write the figures as JSON to FILE", &s->output, 0, 0, true },
         { OPT_INT, 'i', "interval", "MS", "look every MS milliseconds [100]",
           &s->interval, 1, 60000, true },
         { OPT_FLAG, 'q', "quiet", NULL, "no line on stderr", &s->quiet, 0, 0,

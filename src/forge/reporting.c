@@ -48,7 +48,7 @@ static int want_directory(const char *path, struct err *e)
 static int parse(struct reporting *t, int argc, char **argv, struct err *e)
 {
     const struct opt table[] = {
-        { OPT_STR, 'o', "output", "FILE",
+        { OPT_OUTPUT, 'o', "output", "FILE",
           "write the page to FILE [standard output]", &t->output, 0, 0, true },
         { OPT_LIST, 0, "text", "FILE", "evaluate on FILE first, layer by layer",
           &t->r.texts, 0, 0, false },

@@ -394,8 +394,7 @@ int command_status(int argc, char **argv, struct err *e)
 }
 
 /* Remove the results of settings other than the last run's.  Returns the
- * number, or an E_*. */
-/* *stays: as place_forget() has it. */
+ * number, or an E_*.  *stays: as place_forget() has it. */
 static int64_t forget(const struct place *p, struct err *stays, struct err *e)
 {
     char T[STAGE_DIR], C[STAGE_DIR], S[STAGE_DIR], U[STAGE_DIR], P[STAGE_DIR];

@@ -58,7 +58,7 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_INT, 0, "sequences", "N",
           "write N sequences of --tokens tokens, as forge-tokens does",
           &s->sequences, 1, 1 << 30, false },
-        { OPT_STR, 'o', "output", "FILE", "... to FILE [standard output]",
+        { OPT_OUTPUT, 'o', "output", "FILE", "... to FILE [standard output]",
           &s->tool.output, 0, 0, true },
         { OPT_STR, 0, "key", "KEY", "... with this settings key in the HEAD",
           &s->tool.key, 0, 0, true },

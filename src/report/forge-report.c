@@ -21,7 +21,7 @@ struct settings {
 static void parse(struct settings *s, int argc, char **argv)
 {
     const struct opt table[] = {
-        { OPT_STR, 'o', "output", "FILE",
+        { OPT_OUTPUT, 'o', "output", "FILE",
           "publish the page as FILE [standard output]", &s->page.output, 0, 0,
           true },
         { OPT_LIST, 0, "eval", "FILE",

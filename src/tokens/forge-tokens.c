@@ -40,7 +40,7 @@ static void parse(struct settings *s, int argc, char **argv)
           "print decimal ids; without -n, -t uncut, a line for each text, "
           "record or row",
           &s->ids, 0, 0, false },
-        { OPT_STR, 'o', "output", "FILE",
+        { OPT_OUTPUT, 'o', "output", "FILE",
           "write the stream to FILE [standard output]", &s->tool.output, 0, 0,
           true },
         { OPT_STR, 0, "key", "KEY", "settings key to store in the HEAD",

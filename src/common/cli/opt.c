@@ -225,20 +225,19 @@ static void store_size(const struct opt *o, const char *value)
             o->name, value);
 }
 
-static void store_text(const struct opt *o, const char *value)
+static void store_output(const struct opt *o, const char *value)
 {
-    if (!strcmp(o->name, "output")) {
-        if (!*value)
-            die(E_USAGE, "--output: '' is no file");
-        file_guard(value);
-    }
+    if (!*value)
+        die(E_USAGE, "--%s: '' is no file", o->name);
+    file_guard(value);
     *(const char **)o->dst = value;
 }
 
 static void store(const struct opt *o, const char *value)
 {
     switch (o->type) {
-    case OPT_STR: store_text(o, value); break;
+    case OPT_STR: *(const char **)o->dst = value; break;
+    case OPT_OUTPUT: store_output(o, value); break;
     case OPT_SIZE: store_size(o, value); break;
     case OPT_CHOICE: *(int *)o->dst = choose(o, value); break;
     case OPT_LIST: append(o->dst, value); break;

@@ -12,6 +12,8 @@ enum opt_type {
     OPT_INT,    /* int64_t *, min..max */
     OPT_FLOAT,  /* double *, min..max */
     OPT_STR,    /* const char **: points into argv */
+    OPT_OUTPUT, /* the same: the file that is written, not empty, and no input of
+                 * the tool (file_guard()) */
     OPT_SIZE,   /* uint64_t *: bytes, in the notation of units.h */
     OPT_CHOICE, /* int *: index of the value among the words of arg, "a|b|c" */
     OPT_LIST    /* struct opt_list *: may be given several times */
@@ -48,8 +50,7 @@ struct opt {
  * and exit 0; every error is die(E_USAGE) with a suggestion.  "--complete" as
  * the only argument prints "--name ARG" for each option, for shells.  Sets
  * stream_args (stream.h) to the options that are not local, the CPU level from
- * $FORGE_CPU, and, in a tool that writes a stream, die_tells.  --output is a file's name,
- * not empty, and that file no input (file_guard()).
+ * $FORGE_CPU, and, in a tool that writes a stream, die_tells.
  *
  * Option names are not abbreviated, so that new options cannot make old
  * command lines ambiguous.  A value that begins with "--" must be joined by

@@ -44,7 +44,7 @@ struct tool {
             0, true                                                            \
     }
 #define TOOL_STREAM(t)                                                         \
-    { OPT_STR,                                                                 \
+    { OPT_OUTPUT,                                                              \
       'o',                                                                     \
       "output",                                                                \
       "FILE",                                                                  \
