@@ -29,25 +29,24 @@ struct round_args {
     const uint4 *w; /* eight weights */
     const float *mantissa;
     uint32_t *meta, *out;
-    uint64_t rows, words, groups; /* words, groups: per row */
+    uint32_t rows, words, groups; /* words, groups: per row */
     int group_words;              /* 1, 2, 4, 8 or 16 */
     uint32_t down, across;        /* tiles of a column, of a row */
+    uint32_t inner, outer;        /* from a block's tile to its next: tile_at */
     unsigned *bad; /* set: a weight is not finite, or a scale beyond F16 */
 };
 
 /* ---- extremes ---- */
 
 /* Of eight weights, as bits of T: in the low half the largest, in the high half the
- * most negative, without its sign. */
+ * most negative, with its sign. */
 static __device__ __forceinline__ uint32_t extremes(const uint4 x)
 {
     uint32_t hi = __vimax3_s16x2(__vimax3_s16x2(x.x, x.y, x.z), x.w, 0);
     uint32_t lo =
         __vimax3_u16x2(__vimax3_u16x2(x.x, x.y, x.z), x.w, 0x80008000);
 
-    hi = __vmaxu2(hi, hi >> 16);
-    lo = __vmaxu2(lo, lo << 16);
-    return (hi & 0xffff) | (lo & 0x7fff0000);
+    return __vmaxu2(__byte_perm(hi, lo, 0x5410), __byte_perm(hi, lo, 0x7632));
 }
 
 /* e: extremes in eight rows of this lane's word.  Returns those of row lane % 8 over
@@ -106,37 +105,46 @@ static __device__ __forceinline__ float fifteenth(float hi, float lo)
     return fmaf(fmaf(-15, q, sum), inverse, q);
 }
 
-/* quant_span() of the extremes. */
+/* Whether divide() and round_pair() do for a scale; those of F16 are 2^-14 at least. */
+template <enum dtype S>
+static __device__ __forceinline__ bool ordinary(float scale)
+{
+    return S == DT_F16 || (scale > 0x1p-90f && scale < 0x1p90f);
+}
+
+/* quant_span() of the extremes, and its scale. */
 template <enum dtype T, enum dtype S, bool SYM>
 static __device__ __forceinline__ uint32_t span(const struct round_args &a,
-                                                uint32_t e)
+                                                uint32_t e, float *scale)
 {
     const uint32_t infinite = T == DT_BF16 ? 0x7f80 : 0x7c00;
-    float2 x = pair_of<T>(e); /* hi, -lo */
+    float2 x = pair_of<T>(e &= 0x7fffffff); /* hi, -lo */
     float most = fmaxf(x.x, x.y), zero;
-    float scale = SYM ? fifteenth(most, most) : fifteenth(x.x, x.y);
-    uint32_t meta = meta_near<S>(scale);
+    float step = SYM ? fifteenth(most, most) : fifteenth(x.x, x.y);
+    uint32_t meta = meta_near<S>(step);
 
+    *scale = meta_scale<S>(a.mantissa, meta);
     if ((e & 0xffff) >= infinite || e >> 16 >= infinite ||
         (S == DT_F16 && (SYM ? 2 * most : __fadd_ru(x.x, x.y)) > 15 * 65504.0f))
         *a.bad = 1;
     if (SYM)
         return meta | 8u << 16 | (uint32_t)QUANT_SYMMETRIC << 24;
-    if (!(scale > 0))
+    if (!(step > 0))
         return meta | 8u << 16;
-    zero = rintf(__fdiv_rn(x.y, meta_scale<S>(a.mantissa, meta)));
+    zero = rintf(ordinary<S>(*scale) ? divide(x.y, *scale, reciprocal(*scale)) :
+                                       __fdiv_rn(x.y, *scale));
     return meta | (zero >= 15 ? 15u : (uint32_t)(int)zero) << 16;
 }
 
+/* The grid of a scale and a zero point. */
 template <enum dtype T, enum dtype S>
-static __device__ __forceinline__ struct round_grid
-grid_of(const struct round_args &a, uint32_t meta)
+static __device__ __forceinline__ struct round_grid grid_of(float scale,
+                                                            uint32_t zero)
 {
-    float scale = meta_scale<S>(a.mantissa, meta);
-    uint32_t zero = (uint32_t)meta_zero(meta), odd = zero & 1, bits;
+    uint32_t odd = zero & 1, bits;
     float most = (15.25f - (float)zero) * scale;
 
-    if (!(scale > 0x1p-90f && scale < 0x1p90f))
+    if (!ordinary<S>(scale))
         return { 0, scale, zero, CODES_0 };
     if (T == DT_BF16) {
         bits = __float_as_uint(most) >> 16;
@@ -154,44 +162,51 @@ grid_of(const struct round_args &a, uint32_t meta)
 /* The grid of group g of row r from its extremes. */
 template <enum dtype T, enum dtype S, bool SYM>
 static __device__ __forceinline__ struct round_grid
-make_grid(const struct round_args &a, uint64_t r, uint64_t g, uint32_t e)
+make_grid(const struct round_args &a, uint32_t r, uint32_t g, uint32_t e)
 {
-    uint32_t meta = span<T, S, SYM>(a, e);
+    float scale;
+    uint32_t meta = span<T, S, SYM>(a, e, &scale);
 
-    a.meta[r * a.groups + g] = meta;
-    return grid_of<T, S>(a, meta);
+    a.meta[(uint64_t)r * a.groups + g] = meta;
+    return grid_of<T, S>(scale, SYM ? 8 : meta >> 16);
 }
 
 /* The tile's grids where a group is a word of each row of the tile: each warp makes
- * and reads its own. */
+ * and reads its own.  True: one of the warp's has inverse 0. */
 template <enum dtype T, enum dtype S, bool SYM>
-static __device__ __forceinline__ void
+static __device__ __forceinline__ bool
 make_own_grids(const struct round_args &a, struct round_grid *grids,
-               const uint4 x[EACH], uint64_t r0, uint64_t g, int rows)
+               const uint4 x[EACH], uint32_t r0, uint32_t g)
 {
     int k = (int)threadIdx.x % WORDS;
     int y = (int)threadIdx.x / WORDS * EACH + k % EACH;
     uint32_t e[EACH], own;
+    bool exact = false;
 
 #pragma unroll
     for (int i = 0; i < EACH; i++)
         e[i] = extremes(x[i]);
     own = row_extremes(e);
-    if (k < EACH && y < rows)
-        grids[y] = make_grid<T, S, SYM>(a, r0 + y, g, own);
+    if (k < EACH && r0 + y < a.rows) {
+        struct round_grid grid = make_grid<T, S, SYM>(a, r0 + y, g, own);
+
+        exact = grid.inverse == 0;
+        grids[y] = grid;
+    }
     __syncwarp();
+    return S != DT_F16 && __any_sync(~0u, exact);
 }
 
 /* The same of smaller groups, from the extremes of each, a thread for each. */
 template <enum dtype T, enum dtype S, bool SYM>
 static __device__ __forceinline__ void make_grids(const struct round_args &a,
                                                   struct round_grid *grids,
-                                                  uint64_t r0, uint64_t w0)
+                                                  uint32_t r0, uint32_t w0)
 {
     int n = WORDS / a.group_words;
 
     for (int i = (int)threadIdx.x; i < ROWS * n; i += THREADS) {
-        uint64_t r = r0 + i / n, g = w0 / a.group_words + i % n;
+        uint32_t r = r0 + i / n, g = w0 / a.group_words + i % n;
 
         if (r < a.rows && g < a.groups)
             grids[i] = make_grid<T, S, SYM>(a, r, g, grids[i].most);
@@ -201,7 +216,7 @@ static __device__ __forceinline__ void make_grids(const struct round_args &a,
 template <enum dtype T, enum dtype S, bool SYM>
 static __device__ __forceinline__ void
 make_small_grids(const struct round_args &a, struct round_grid *grids,
-                 const uint4 x[EACH], uint64_t r0, uint64_t w0)
+                 const uint4 x[EACH], uint32_t r0, uint32_t w0)
 {
     int gw = a.group_words, n = WORDS / gw, k = (int)threadIdx.x % WORDS;
 
@@ -220,34 +235,51 @@ make_small_grids(const struct round_args &a, struct round_grid *grids,
     __syncthreads();
 }
 
-/* Of tile t: its first row, first word, and rows.  In the order of the words that are
+/* A tile: its first row, first word, and rows.  In the order of the words that are
  * written. */
 template <enum layout L> struct tile_at {
-    uint64_t r0, w0;
-    int rows;
+    uint32_t r, c; /* in tiles */
 
     __device__ __forceinline__ tile_at(const struct round_args &a, uint32_t t)
     {
-        uint32_t r = L == LAYOUT_CT ? t / a.across : t % a.down;
-        uint32_t c = L == LAYOUT_CT ? t % a.across : t / a.down;
+        r = L == LAYOUT_CT ? t / a.across : t % a.down;
+        c = L == LAYOUT_CT ? t % a.across : t / a.down;
+    }
+    /* The tile that is gridDim.x further. */
+    __device__ __forceinline__ void advance(const struct round_args &a)
+    {
+        uint32_t &inner = L == LAYOUT_CT ? c : r;
+        uint32_t &outer = L == LAYOUT_CT ? r : c;
+        uint32_t n = L == LAYOUT_CT ? a.across : a.down;
 
-        r0 = (uint64_t)r * ROWS;
-        w0 = (uint64_t)c * WORDS;
-        rows = a.rows - r0 < ROWS ? (int)(a.rows - r0) : (int)ROWS;
+        inner += a.inner;
+        outer += a.outer;
+        if (inner >= n) {
+            inner -= n;
+            outer++;
+        }
+    }
+    __device__ __forceinline__ uint32_t r0() const
+    {
+        return r * ROWS;
+    }
+    __device__ __forceinline__ uint32_t w0() const
+    {
+        return c * WORDS;
     }
 };
 
-/* Start the copies of this thread's words of tile t to its places of shared memory,
+/* Start the copies of this thread's words of a tile to its places of shared memory,
  * which are THREADS apart. */
 template <enum layout L>
-static __device__ __forceinline__ void bring(const struct round_args &a,
-                                             uint32_t t, uint4 *places)
+static __device__ __forceinline__ void
+bring(const struct round_args &a, const struct tile_at<L> &at, uint4 *places)
 {
     int k = (int)threadIdx.x % WORDS, y = (int)threadIdx.x / WORDS * EACH;
-    const struct tile_at<L> at(a, t);
-    bool there = y < at.rows && at.w0 + k < a.words; /* rows come in eights */
-    const uint4 *from = there ? a.w + (at.r0 + y) * a.words + at.w0 + k : a.w;
-    uint32_t step = there ? (uint32_t)a.words : 0, to = shared_address(places);
+    uint32_t r = at.r0() + y, w = at.w0() + k;
+    bool there = r < a.rows && w < a.words; /* rows come in eights */
+    const uint4 *from = there ? a.w + (uint64_t)r * a.words + w : a.w;
+    uint32_t step = there ? a.words : 0, to = shared_address(places);
 
 #pragma unroll
     for (int i = 0; i < EACH; i++)
@@ -275,12 +307,12 @@ static __device__ __forceinline__ void put_four(uint32_t *to, uint2 x, uint2 y,
 
 /* A tile's words of AWQ: a thread writes four of an input's, of some inputs. */
 static __device__ __forceinline__ void
-store_words_awq(const struct round_args &a, const uint32_t *words, uint64_t r0,
-                uint64_t w0)
+store_words_awq(const struct round_args &a, const uint32_t *words, uint32_t r0,
+                uint32_t w0)
 {
     enum { FOURS = BLOCKS / 4 };
-    uint32_t across = (uint32_t)(a.rows / 8), in = threadIdx.x % FOURS * 4;
-    uint32_t col = (uint32_t)(r0 / 8) + in;
+    uint32_t across = a.rows / 8, in = threadIdx.x % FOURS * 4;
+    uint32_t col = r0 / 8 + in;
 
 #pragma unroll
     for (int i = 0; i < EACH * WORDS; i += THREADS / FOURS) {
@@ -289,16 +321,16 @@ store_words_awq(const struct round_args &a, const uint32_t *words, uint64_t r0,
             words + k / EACH * PITCH_AWQ + k % EACH * BLOCKS + in;
         bool there = w0 + k / EACH < a.words && col < across;
 
-        put_four(a.out + (EACH * w0 + k) * across + col, *(const uint2 *)from,
-                 *(const uint2 *)(from + 2), across % 4 == 0,
-                 there ? across - col : 0);
+        put_four(a.out + (uint64_t)(EACH * w0 + k) * across + col,
+                 *(const uint2 *)from, *(const uint2 *)(from + 2),
+                 across % 4 == 0, there ? across - col : 0);
     }
 }
 
 /* Those of GPTQ: a warp writes the tile's words of eight inputs. */
 static __device__ __forceinline__ void
-store_words_gptq(const struct round_args &a, const uint32_t *words, uint64_t r0,
-                 uint64_t w0)
+store_words_gptq(const struct round_args &a, const uint32_t *words, uint32_t r0,
+                 uint32_t w0)
 {
     enum { FOURS = ROWS / 4 };
     uint32_t in = threadIdx.x % FOURS * 4;
@@ -309,33 +341,41 @@ store_words_gptq(const struct round_args &a, const uint32_t *words, uint64_t r0,
         const uint32_t *from = words + k * PITCH_GPTQ + in;
 
         if (w0 + k < a.words && r0 + in < a.rows)
-            *(uint4 *)(a.out + (w0 + k) * a.rows + r0 + in) =
+            *(uint4 *)(a.out + (uint64_t)(w0 + k) * a.rows + r0 + in) =
                 *(const uint4 *)from;
     }
 }
 
-/* The words of a tile, from this thread's weights.  words: a tile of shared memory
- * that no thread reads. */
-template <enum dtype T, enum layout L>
+/* The words of this thread's weights. */
+template <enum dtype T, enum layout L, bool EXACT>
 static __device__ __forceinline__ void
-make_words(const struct round_args &a, const struct tile_at<L> &at,
-           const uint4 x[EACH], const struct round_grid *grids, int n,
-           uint32_t *words)
+round_words(uint32_t out[EACH], const uint4 x[EACH],
+            const struct round_grid *grids, int n)
+{
+    if constexpr (L == LAYOUT_AWQ) {
+        round_awq<T, EXACT>(out, x, grids, n);
+    } else {
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            out[i] = round_word<T, EXACT>(x[i], grids[i * n]);
+    }
+}
+
+/* Write a tile's words, from those of each thread.  words: a tile of shared memory
+ * that no thread reads. */
+template <enum layout L>
+static __device__ __forceinline__ void
+store_words(const struct round_args &a, const struct tile_at<L> &at,
+            const uint32_t out[EACH], uint32_t *words)
 {
     int k = (int)threadIdx.x % WORDS, b = (int)threadIdx.x / WORDS;
-    uint32_t out[EACH];
 
     if constexpr (L == LAYOUT_AWQ) {
-        round_awq<T>(out, x, grids, n);
 #pragma unroll
         for (int i = 0; i < EACH; i++)
             words[k * PITCH_AWQ + i * BLOCKS + b] = out[i];
         __syncthreads();
-        store_words_awq(a, words, at.r0, at.w0);
-    } else {
-#pragma unroll
-        for (int i = 0; i < EACH; i++)
-            out[i] = round_word<T>(x[i], grids[i * n]);
+        store_words_awq(a, words, at.r0(), at.w0());
     }
     if constexpr (L == LAYOUT_GPTQ) {
         uint4 *to = (uint4 *)(words + k * PITCH_GPTQ + b * EACH);
@@ -343,15 +383,18 @@ make_words(const struct round_args &a, const struct tile_at<L> &at,
         to[0] = make_uint4(out[0], out[1], out[2], out[3]);
         to[1] = make_uint4(out[4], out[5], out[6], out[7]);
         __syncthreads();
-        store_words_gptq(a, words, at.r0, at.w0);
+        store_words_gptq(a, words, at.r0(), at.w0());
     }
     if constexpr (L == LAYOUT_CT) {
-        bool there = b * EACH < at.rows && at.w0 + k < a.words;
+        uint32_t r = at.r0() + b * EACH, w = at.w0() + k;
+
+        if (r < a.rows && w < a.words) {
+            uint32_t *to = a.out + (uint64_t)r * a.words + w;
 
 #pragma unroll
-        for (int i = 0; i < EACH; i++)
-            if (there)
-                a.out[(at.r0 + b * EACH + i) * a.words + at.w0 + k] = out[i];
+            for (int i = 0; i < EACH; i++)
+                to[(uint64_t)i * a.words] = out[i];
+        }
     }
 }
 
@@ -368,48 +411,57 @@ static __global__ void __launch_bounds__(THREADS, RESIDENT)
     uint32_t *words = (uint32_t *)(grids + ROWS * n);
     int first = (int)threadIdx.x / WORDS * EACH * n;
     uint32_t tiles = a.down * a.across;
+    struct tile_at<L> at(a, blockIdx.x);
 
     if (!WHOLE)
         first += (int)threadIdx.x % WORDS / a.group_words;
-    bring<L>(a, blockIdx.x, places);
+    bring<L>(a, at, places);
     for (uint32_t t = blockIdx.x, turn = 0; t < tiles;
          t += gridDim.x, turn ^= 1) {
-        const struct tile_at<L> at(a, t);
+        struct tile_at<L> next = at;
         uint4 x[EACH];
+        uint32_t out[EACH];
+        bool exact = S != DT_F16;
 
         copy_wait<0>();
 #pragma unroll
         for (int i = 0; i < EACH; i++)
             x[i] = places[i * THREADS];
+        next.advance(a);
         if (t + gridDim.x < tiles)
-            bring<L>(a, t + gridDim.x, places);
+            bring<L>(a, next, places);
         if (WHOLE)
-            make_own_grids<T, S, SYM>(a, grids, x, at.r0, at.w0 / WORDS,
-                                      at.rows);
+            exact = make_own_grids<T, S, SYM>(a, grids, x, at.r0(), at.c);
         else
-            make_small_grids<T, S, SYM>(a, grids, x, at.r0, at.w0);
-        make_words<T, L>(a, at, x, grids + first, n,
-                         words + turn * (WORDS * PITCH_GPTQ));
+            make_small_grids<T, S, SYM>(a, grids, x, at.r0(), at.w0());
+        if (exact)
+            round_words<T, L, true>(out, x, grids + first, n);
+        else
+            round_words<T, L, false>(out, x, grids + first, n);
+        store_words<L>(a, at, out, words + turn * (WORDS * PITCH_GPTQ));
         if (WHOLE)
             __syncwarp(); /* the grids are free again */
         else
             __syncthreads();
+        at = next;
     }
 }
 
 /* ---- launching ---- */
 
 template <enum dtype T, enum dtype S, enum layout L, bool SYM, bool WHOLE>
-static int launch(struct cuda_context *c, const struct round_args *a,
-                  struct err *e)
+static int launch(struct cuda_context *c, struct round_args *a, struct err *e)
 {
     unsigned most = (unsigned)c->processors * RESIDENT;
     unsigned tiles = a->down * a->across, grid = tiles < most ? tiles : most;
+    unsigned inner = L == LAYOUT_CT ? a->across : a->down;
     int room =
         (int)(EACH * THREADS * sizeof(uint4) +
               ROWS * (WORDS / a->group_words) * sizeof(struct round_grid)) +
         (L == LAYOUT_CT ? 0 : 2 * WORDS * PITCH_GPTQ * 4);
 
+    a->inner = grid % inner;
+    a->outer = grid / inner;
     CUDA_TRY(cudaFuncSetAttribute(round_kernel<T, S, L, SYM, WHOLE>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   room));
@@ -419,7 +471,7 @@ static int launch(struct cuda_context *c, const struct round_args *a,
 }
 
 template <enum dtype T, enum dtype S, enum layout L, bool SYM>
-static int launch_groups(struct cuda_context *c, const struct round_args *a,
+static int launch_groups(struct cuda_context *c, struct round_args *a,
                          struct err *e)
 {
     return a->group_words == WORDS ? launch<T, S, L, SYM, true>(c, a, e) :
@@ -428,7 +480,7 @@ static int launch_groups(struct cuda_context *c, const struct round_args *a,
 
 template <enum dtype T, enum dtype S, enum layout L>
 static int launch_grid(struct cuda_context *c, bool symmetric,
-                       const struct round_args *a, struct err *e)
+                       struct round_args *a, struct err *e)
 {
     return symmetric ? launch_groups<T, S, L, true>(c, a, e) :
                        launch_groups<T, S, L, false>(c, a, e);
@@ -436,7 +488,7 @@ static int launch_grid(struct cuda_context *c, bool symmetric,
 
 template <enum dtype T, enum dtype S>
 static int launch_layout(struct cuda_context *c, enum layout l, bool symmetric,
-                         const struct round_args *a, struct err *e)
+                         struct round_args *a, struct err *e)
 {
     return l == LAYOUT_AWQ ? launch_grid<T, S, LAYOUT_AWQ>(c, symmetric, a, e) :
            l == LAYOUT_CT  ? launch_grid<T, S, LAYOUT_CT>(c, symmetric, a, e) :
@@ -445,8 +497,7 @@ static int launch_layout(struct cuda_context *c, enum layout l, bool symmetric,
 
 template <enum dtype T>
 static int launch_scales(struct cuda_context *c, const struct round_params *p,
-                         enum layout l, const struct round_args *a,
-                         struct err *e)
+                         enum layout l, struct round_args *a, struct err *e)
 {
     return p->scale_dtype == DT_F16 ?
                launch_layout<T, DT_F16>(c, l, p->symmetric, a, e) :
@@ -465,12 +516,12 @@ int round_device(struct cuda_context *c, const struct round_params *p,
     a.w = (const uint4 *)w;
     a.meta = meta;
     a.out = out;
-    a.rows = p->rows;
-    a.words = p->cols / 8;
-    a.groups = quant_groups(p->cols, p->group);
+    a.rows = (uint32_t)p->rows;
+    a.words = (uint32_t)(p->cols / 8);
+    a.groups = (uint32_t)quant_groups(p->cols, p->group);
     a.group_words = (int)(p->group / 8);
-    a.down = (uint32_t)((a.rows + ROWS - 1) / ROWS);
-    a.across = (uint32_t)((a.words + WORDS - 1) / WORDS);
+    a.down = (a.rows + ROWS - 1) / ROWS;
+    a.across = (a.words + WORDS - 1) / WORDS;
     a.bad = (unsigned *)c->bad;
     return p->dtype == DT_BF16 ? launch_scales<DT_BF16>(c, p, l, &a, e) :
                                  launch_scales<DT_F16>(c, p, l, &a, e);
@@ -478,7 +529,8 @@ int round_device(struct cuda_context *c, const struct round_params *p,
 
 static int check(const struct round_params *p, struct err *e)
 {
-    if (p->rows % 8 || p->cols % 8 ||
+    if (p->rows % 8 || p->cols % 8 || p->rows >= INT32_MAX ||
+        p->cols >= INT32_MAX ||
         (p->rows / ROWS + 1) * (p->cols / 8 / WORDS + 1) >= INT32_MAX)
         return err_set(e, E_CONFIG, "the GPU rounds sizes in multiples of 8");
     if (p->group < 8 || p->group > 8 * WORDS || (p->group & (p->group - 1)))

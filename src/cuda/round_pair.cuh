@@ -77,12 +77,12 @@ round_pair(uint32_t x, const struct round_grid &g)
     return p;
 }
 
-/* Eight weights. */
-template <enum dtype T>
+/* Eight weights.  EXACT: g.inverse may be 0. */
+template <enum dtype T, bool EXACT>
 static __device__ __forceinline__ void round_pairs(uint32_t p[4], const uint4 x,
                                                    const struct round_grid &g)
 {
-    if (g.inverse == 0) {
+    if (EXACT && g.inverse == 0) {
         p[0] = exact_pair<T>(x.x, g);
         p[1] = exact_pair<T>(x.y, g);
         p[2] = exact_pair<T>(x.z, g);
@@ -96,13 +96,13 @@ static __device__ __forceinline__ void round_pairs(uint32_t p[4], const uint4 x,
 }
 
 /* The word of eight inputs. */
-template <enum dtype T>
+template <enum dtype T, bool EXACT>
 static __device__ __forceinline__ uint32_t round_word(const uint4 x,
                                                       const struct round_grid g)
 {
     uint32_t p[4], a, b;
 
-    round_pairs<T>(p, x, g);
+    round_pairs<T, EXACT>(p, x, g);
     a = p[0] + (p[1] << 8) - g.none * 0x101;
     b = p[2] + (p[3] << 8) - g.none * 0x101;
     return __byte_perm(a, b, 0x5410) + (__byte_perm(a, b, 0x7632) << 4);
@@ -110,7 +110,7 @@ static __device__ __forceinline__ uint32_t round_word(const uint4 x,
 
 /* AWQ's words of eight outputs, one for each of eight inputs.  grids: of the outputs,
  * n apart. */
-template <enum dtype T>
+template <enum dtype T, bool EXACT>
 static __device__ __forceinline__ void
 round_awq(uint32_t out[EACH], const uint4 x[EACH],
           const struct round_grid *grids, int n)
@@ -123,7 +123,7 @@ round_awq(uint32_t out[EACH], const uint4 x[EACH],
         int o = i % 2, at = i / 2 * 4;
         uint32_t p[4];
 
-        round_pairs<T>(p, x[i], g);
+        round_pairs<T, EXACT>(p, x[i], g);
         none[o] = at ? none[o] + (g.none << at) : g.none;
 #pragma unroll
         for (int j = 0; j < 4; j++)
