@@ -35,8 +35,8 @@ struct runner {
     pid_t pid[PIPE_COMMANDS];
     int status[PIPE_COMMANDS];   /* as waitpid(2) gives it */
     bool stopped[PIPE_COMMANDS]; /* by us, since another one failed */
-    int left;
-    int said; /* the signal that we got; 0: none */
+    int left, ring;              /* not ended yet: of all, of the ring */
+    int said;                    /* the signal that we got; 0: none */
     char reason[REASON_MAX];
     struct lines report, why;
 };
@@ -239,9 +239,10 @@ static void end_command(pid_t pid)
     kill(pid, SIGCONT);
 }
 
+/* The last ones first, so that nobody misses input. */
 static void end_all(const struct runner *r)
 {
-    for (int i = 0; i < r->p->n; i++)
+    for (int i = r->p->n; i-- > 0;)
         if (r->pid[i] > 0)
             end_command(r->pid[i]);
 }
@@ -279,8 +280,7 @@ static void keep_reason(void *ctx, const char *text, size_t len)
 }
 
 /* Command i has failed.  In the ring: end the pipe beside it.  Beside it: end the ring,
- * and what is in front of i and may wait for a file; the last ones first, so that nobody
- * misses input. */
+ * and what is in front of i and may wait for a file; as in end_all(). */
 static void stop_others(struct runner *r, int i)
 {
     int end = first_pipe(r->p);
@@ -303,6 +303,9 @@ static void reap(struct runner *r)
             r->left--;
             if (r->status[i])
                 stop_others(r, i);
+            else if (i < first_pipe(r->p) && !r->stopped[i] && !--r->ring &&
+                     r->p->loop && r->p->ring_done)
+                r->p->ring_done(r->p->ctx);
         }
 }
 
@@ -462,7 +465,7 @@ int signals_open(sigset_t *before)
 
 int pipes_run(struct pipes *p, struct err *e)
 {
-    struct runner r = { .p = p };
+    struct runner r = { .p = p, .ring = first_pipe(p) };
     sigset_t before;
     int signals, rc;
 

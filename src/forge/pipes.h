@@ -38,6 +38,9 @@ struct pipes {
     int ledger; /* of device/ledger.h, /dev/fd/N; -1: none.  pipes_ledger() */
     int along, along_end; /* from the ring to the pipe beside it; -1: none */
     void (*line)(void *ctx, const char *text, size_t len);
+    /* All commands of the ring have done their work; what is beside it may go on.  NULL:
+     * not wanted. */
+    void (*ring_done)(void *ctx);
     void *ctx;
 };
 

@@ -96,6 +96,19 @@ static void pack(struct stage *s, const char *out)
                 NULL);
 }
 
+/* What the next layer would be made of. */
+static void states_tidy(struct stage *s)
+{
+    unlink(stage_path(s->path[0], s->S, "hidden.fts"));
+    stage_parts_tidy(s);
+}
+
+/* ... may go while the checkpoint is written and compared. */
+static void ring_done(void *ctx)
+{
+    states_tidy(ctx);
+}
+
 /* The whole model with feedback: each linear is quantized on the activations of
  * the model quantized before it; the pipe's output is forge-calib's feedback.
  * Resumes a killed run from its last hidden states, with the codes of the
@@ -129,6 +142,8 @@ static int stage_loop(struct stage *s, struct err *e)
     stage_lend(s, c);
     if (stage_ring_end(s, NULL, e) < 0)
         return e->code;
+    s->p.ring_done = ring_done;
+    s->p.ctx = s;
     if (!s->j.tune)
         pack(s, checkpoint_path(s));
     return 0;
@@ -151,13 +166,6 @@ static bool is_made(struct stage *s)
 
     free(out);
     return made;
-}
-
-/* What the next layer would be made of. */
-static void states_tidy(struct stage *s)
-{
-    unlink(stage_path(s->path[0], s->S, "hidden.fts"));
-    stage_parts_tidy(s);
 }
 
 static void loop_tidy(struct stage *s)

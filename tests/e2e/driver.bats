@@ -559,7 +559,7 @@ PYTHON
             status=0 number=$(kill -l "$signal")
             wait $! || status=$?
             [ "$status" -eq $((128 + number)) ] || { echo "$signal $what: $status"; return 1; }
-            [ "$(cat said)" = "forge: stopped by signal $number" ]
+            [ "$(cat said)" = "forge: stopped by signal $number" ] || { echo "$signal $what said: $(cat said)"; return 1; }
         done
     done
 }

@@ -132,6 +132,26 @@ solving() { # WORK: wait until the first layer is done
     run -1 compgen -G 'work/solve-*/hidden.fts'
 }
 
+@test "states go when all codes are there, while the checkpoint is still written" {
+    local states
+    setsid forge quantize "$model" out --work work --text "$text" --sequences 48 --quiet >/dev/null 2>&1 3>&- &
+    victim=$!
+    find_in "$victim" forge-shard
+    kill -STOP "$found"
+    until compgen -G 'work/solve-*/hidden.fts' >states; do sleep 0.01; done
+    states=$(<states)
+    for ((i = 0; i < 6000; i++)); do
+        [ -e "$states" ] || break
+        sleep 0.01
+    done
+    run -0 compgen -G 'work/solve-*/codes-3.fts'
+    [ ! -e "$states" ]
+    [ "$(members "$victim" forge-shard)" = "$found" ]
+    kill -CONT "$found"
+    wait "$victim"
+    forge-shard --from "$model" --verify out
+}
+
 @test "codes of a work directory that are damaged are named, and made again where they are removed" {
     local bad way
     for way in gptq rtn; do
