@@ -32,7 +32,7 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_FLAG, 0, "json", NULL,
           "print a JSON object; with --by-layer one a line", &s->json, 0, 0,
           true },
-        { OPT_STR, 0, "report", "FILE", "write the JSON to FILE, too",
+        { OPT_OUTPUT, 0, "report", "FILE", "write the JSON to FILE, too",
           &s->report, 0, 0, true },
         { OPT_STR, 0, "text-name", "NAME", "what the JSON calls the text",
           &s->subject.text, 0, 0, true },

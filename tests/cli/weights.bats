@@ -275,6 +275,13 @@ weight model.layers.0.self_attn.q_proj" ]
     cp before/text .
     run -73 --separate-stderr forge-tokens -q -n 1 -t 8 in text -o text
     [ "$stderr" = "forge-tokens: 'text': is the output and an input" ]
+    run -73 --separate-stderr forge-solve -q --method rtn --report w -o codes w
+    [ "$stderr" = "forge-solve: 'w': is the output and an input" ]
+    forge-tokens -q -n 1 -t 8 in text -o ids
+    for out in in/config.json ids; do
+        run -73 --separate-stderr forge-eval -q --report $out in in ids
+        [ "$stderr" = "forge-eval: '$out': is the output and an input" ]
+    done
     cmp w before/w
     cmp text before/text
     rm before/w before/text

@@ -12,7 +12,7 @@ enum opt_type {
     OPT_INT,    /* int64_t *, min..max */
     OPT_FLOAT,  /* double *, min..max */
     OPT_STR,    /* const char **: points into argv */
-    OPT_OUTPUT, /* the same: the file that is written, not empty, and no input of
+    OPT_OUTPUT, /* the same: a file that is written, not empty, and no input of
                  * the tool (file_guard()) */
     OPT_SIZE,   /* uint64_t *: bytes, in the notation of units.h */
     OPT_CHOICE, /* int *: index of the value among the words of arg, "a|b|c" */

@@ -32,7 +32,8 @@ enum {
     DEPTH = 8,            /* requests in flight */
     REQUESTS = DEPTH + 1, /* one more has completed and is being copied */
     RING_FROM = 4 << 20,  /* smaller reads are one pread */
-    PROBES = 4
+    PROBES = 4,
+    GUARDED = 4 /* outputs of a tool, at most */
 };
 
 struct file {
@@ -43,30 +44,32 @@ struct file {
 };
 
 static struct {
-    bool on;
     dev_t dev;
     ino_t ino;
-} guard;
+} guard[GUARDED];
+static int guards;
 
 void file_guard(const char *path)
 {
     struct stat st;
 
-    guard.on = stat(path, &st) == 0 && S_ISREG(st.st_mode);
-    if (!guard.on)
+    if (stat(path, &st) || !S_ISREG(st.st_mode) || guards == GUARDED)
         return;
-    guard.dev = st.st_dev;
-    guard.ino = st.st_ino;
+    guard[guards].dev = st.st_dev;
+    guard[guards++].ino = st.st_ino;
 }
 
 int file_guarded(int fd, const char *path, struct err *e)
 {
     struct stat st;
 
-    if (!guard.on || fstat(fd, &st) || st.st_dev != guard.dev ||
-        st.st_ino != guard.ino)
+    if (!guards || fstat(fd, &st))
         return 0;
-    return err_set(e, E_CREATE, "'%s': is the output and an input", path);
+    for (int i = 0; i < guards; i++)
+        if (st.st_dev == guard[i].dev && st.st_ino == guard[i].ino)
+            return err_set(e, E_CREATE, "'%s': is the output and an input",
+                           path);
+    return 0;
 }
 
 int file_from_fd(struct file **out, int fd, const char *path, struct err *e)

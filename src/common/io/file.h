@@ -12,17 +12,17 @@ struct file;
 
 /* Open a regular file for reading, relative to dirfd (AT_FDCWD: the current
  * directory).  E_NOINPUT: cannot be opened; E_DATA: not a regular file;
- * E_CREATE: it is the output; E_TEMP: no memory or descriptors. */
+ * E_CREATE: it is an output; E_TEMP: no memory or descriptors. */
 MUST_CHECK int file_open(struct file **f, int dirfd, const char *path,
                          struct err *e);
 /* The same for an open descriptor, which belongs to *f after success and stays
  * the caller's after an error.  path: for messages, copied. */
 MUST_CHECK int file_from_fd(struct file **f, int fd, const char *path,
                             struct err *e);
-/* path is the output that replaces what is there: from here on that file, if it is a
+/* path is an output that replaces what is there: from here on that file, if it is a
  * regular one, is no input, by whatever name. */
 void file_guard(const char *path);
-/* E_CREATE: fd, opened as `path`, is the file that file_guard() was told of; so
+/* E_CREATE: fd, opened as `path`, is a file that file_guard() was told of; so
  * say file_open() and file_from_fd(), too. */
 MUST_CHECK int file_guarded(int fd, const char *path, struct err *e);
 /* Bytes, as of when the file was opened. */

@@ -45,7 +45,7 @@ int solve_parse(struct solve_settings *s, int argc, char **argv)
         { OPT_FLAG, 0, "strict", NULL,
           "a Hessian that cannot be factored is an error", &s->strict, 0, 0,
           true },
-        { OPT_STR, 0, "report", "FILE",
+        { OPT_OUTPUT, 0, "report", "FILE",
           "write a line of JSON for each module to FILE", &s->report, 0, 0,
           true },
         DEVICE_OPTIONS(&s->device),
