@@ -31,7 +31,7 @@
 ## make clean         remove what was built
 ## make help          this list
 ## Settings: MODE=release|asan|tsan  V=1 (show commands)  O=build directory  CI=1 (warnings are errors)
-##           CC=gcc (11 or newer) or clang (14)  URING= (do without liburing)
+##           CC=gcc (11 or newer) or clang (14, 15, 18 or newer)  URING= (do without liburing)
 ##           CROSS=aarch64-linux-gnu (libraries: scripts/setup --tests, or SYSROOT=directory)
 
 SHELL := /bin/bash
@@ -86,7 +86,7 @@ endif
 PROBE    := $(shell $(CC) $(CPPFLAGS) -E -P scripts/probe.h 2>/dev/null)
 URING    ?= $(filter uring,$(PROBE))
 ifeq ($(filter new_enough,$(PROBE))$(filter clean help uninstall,$(MAKECMDGOALS)),)
-$(error 4bit-forge needs GCC 11 or clang 14 or a newer one; CC=$(CC) is $(or \
+$(error 4bit-forge needs GCC 11 or newer, or clang 14, 15, 18 or newer; CC=$(CC) is $(or \
   $(filter-out uring,$(PROBE)),no C compiler))
 endif
 ifneq ($(filter clang,$(PROBE)),)

@@ -5,7 +5,9 @@ clang __clang_major__
 #elif defined(__GNUC__)
 gcc __GNUC__
 #endif
-#if __clang_major__ >= 14 || (!defined(__clang__) && __GNUC__ >= 11)
+/* clang 16 and 17 crash on vectors of bf16 */
+#if __clang_major__ == 14 || __clang_major__ == 15 || __clang_major__ >= 18 || \
+    (!defined(__clang__) && __GNUC__ >= 11)
 new_enough
 #endif
 #if __has_include(<liburing.h>)

@@ -74,7 +74,7 @@ static double scratch_need(const struct request *r, const struct room *room)
     struct there t = { 0 };
     struct stat st;
 
-    if (!room->scratch || stat(r->work_path, &st))
+    if (!(room->scratch > 0) || stat(r->work_path, &st))
         return room->scratch;
     if (!*r->j.skey)
         return 0;
