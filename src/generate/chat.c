@@ -15,6 +15,9 @@ struct family {
     const char *name;
     const char *marks[3]; /* strings that the template must all contain */
     const char *without;  /* a string that it must not contain; NULL: none */
+    /* What <|...|> may have within, besides parts[]: a template with another such token
+     * is of a relative with another format. */
+    const char *tokens[8];
     const char *system; /* format of the system message; NULL: not supported */
     const char *turn;   /* format of the user message, up to the answer;
                          * NULL: put_mistral() */
@@ -29,6 +32,8 @@ static const struct family families[] = {
     { "Llama 3",
       { "<|start_header_id|>", "<|eot_id|>" },
       NULL,
+      { "start_header_id", "end_header_id", "eot_id", "eom_id", "begin_of_text",
+        "python_tag" },
       "<|start_header_id|>system<|end_header_id|>\n\n%s<|eot_id|>",
       "<|start_header_id|>user<|end_header_id|>\n\n%u<|eot_id|>"
       "<|start_header_id|>assistant<|end_header_id|>\n\n",
@@ -38,6 +43,7 @@ static const struct family families[] = {
     { "ChatML",
       { "<|im_start|>", "<|im_end|>" },
       NULL,
+      { "im_start", "im_end", "endoftext" },
       "<|im_start|>system\n%s<|im_end|>\n",
       "<|im_start|>user\n%u<|im_end|>\n<|im_start|>assistant\n",
       "<|im_end|>",
@@ -46,6 +52,7 @@ static const struct family families[] = {
     { "DeepSeek",
       { "<｜User｜>", "<｜Assistant｜>" },
       NULL,
+      { "User", "Assistant", "begin▁of▁sentence", "end▁of▁sentence" },
       "%s",
       "<｜User｜>%u<｜Assistant｜>",
       NULL,
@@ -54,6 +61,7 @@ static const struct family families[] = {
     { "DeepSeek V2",
       { "User: ", "Assistant: ", "Assistant:" },
       "[INST]",
+      { NULL },
       "%s\n\n",
       "User: %u\n\nAssistant:",
       NULL,
@@ -62,6 +70,7 @@ static const struct family families[] = {
     { "GLM",
       { "[gMASK]<sop>", "<|user|>", "<|assistant|>" },
       NULL,
+      { "user", "assistant", "system", "observation" },
       "<|system|>\n%s",
       "<|user|>\n%u<|assistant|>",
       "<|user|>",
@@ -70,16 +79,58 @@ static const struct family families[] = {
     { "Llama 2",
       { "[INST]", "<<SYS>>" },
       NULL,
+      { NULL },
       NULL,
       "[INST] %u [/INST]",
       NULL,
       true },
     /* Mistral, Mixtral: blanks as in the template, see put_mistral() */
-    { "Mistral", { "[INST]", "[/INST]" }, NULL, NULL, NULL, NULL, false },
+    { "Mistral",
+      { "[INST]", "[/INST]" },
+      "[SYSTEM_PROMPT]",
+      { NULL },
+      NULL,
+      NULL,
+      NULL,
+      false },
+    /* Phi-4 */
+    { "Phi-4",
+      { "'<|im_start|>system<|im_sep|>' + message['content'] + '<|im_end|>'",
+        "'<|im_start|>user<|im_sep|>' + message['content'] + '<|im_end|>'",
+        "'<|im_start|>assistant<|im_sep|>' }}" },
+      NULL,
+      { "im_start", "im_end", "im_sep" },
+      "<|im_start|>system<|im_sep|>%s<|im_end|>",
+      "<|im_start|>user<|im_sep|>%u<|im_end|>"
+      "<|im_start|>assistant<|im_sep|>",
+      "<|im_end|>",
+      false },
+    /* Phi-3 */
+    { "Phi-3",
+      { "'<|system|>\n' + message['content'] + '<|end|>\n'",
+        "'<|user|>\n' + message['content'] + '<|end|>\n'",
+        "'<|assistant|>\n' }}" },
+      NULL,
+      { "user", "assistant", "system", "end" },
+      "<|system|>\n%s<|end|>\n",
+      "<|user|>\n%u<|end|>\n<|assistant|>\n",
+      "<|end|>",
+      false },
+    /* OLMo 2 */
+    { "OLMo 2",
+      { "'<|system|>\n' + message['content'] + '\n'",
+        "'<|user|>\n' + message['content'] + '\n'", "'<|assistant|>\n' }}" },
+      NULL,
+      { "user", "assistant", "system" },
+      "<|system|>\n%s\n",
+      "<|user|>\n%u\n<|assistant|>\n",
+      NULL,
+      false },
     /* Zephyr, TinyLlama */
     { "Zephyr",
-      { "<|user|>\n", "<|assistant|>", "eos_token" },
+      { "<|user|>\n' + message['content'] + eos_token", "<|assistant|>" },
       NULL,
+      { "user", "assistant", "system" },
       "<|system|>\n%s%e\n",
       "<|user|>\n%u%e\n<|assistant|>\n",
       NULL,
@@ -102,15 +153,14 @@ static bool has(const struct chat *c, const char *mark)
 
 /* ---- reading ---- */
 
-/* Replace "\n" in Jinja's strings by newlines. */
+/* Replace "\n" and "\\" in Jinja's strings by what they mean. */
 static void unescape(char *s)
 {
     char *to = s;
 
     for (; *s; s++)
-        if (s[0] == '\\' && s[1] == 'n') {
-            *to++ = '\n';
-            s++;
+        if (s[0] == '\\' && (s[1] == 'n' || s[1] == '\\')) {
+            *to++ = *++s == 'n' ? '\n' : '\\';
         } else {
             *to++ = *s;
         }
@@ -194,17 +244,50 @@ static int read_files(struct chat *c, const char *model, struct err *e)
 
 /* ---- which family ---- */
 
+/* Whether the token <|name|> is of the family, or of a tool or a picture, which a text
+ * has not. */
+static bool knows(const struct family *f, const char *name, size_t n)
+{
+    static const char *const parts[] = { "tool", "vision", "image", "video",
+                                         "audio" };
+
+    for (size_t i = 0; i < ARRAY_LEN(parts); i++)
+        if (memmem(name, n, parts[i], strlen(parts[i])))
+            return true;
+    for (size_t i = 0; i < ARRAY_LEN(f->tokens) && f->tokens[i]; i++)
+        if (strlen(f->tokens[i]) == n && !memcmp(f->tokens[i], name, n))
+            return true;
+    return false;
+}
+
+/* Whether all tokens in the template's text between these marks are known. */
+static bool knows_all(const struct chat *c, const struct family *f,
+                      const char *begin, const char *end)
+{
+    const char *p = c->text, *behind;
+
+    while ((p = strstr(p, begin))) {
+        p += strlen(begin);
+        behind = strstr(p, end);
+        if (behind && strcspn(p, " '\"\n") > (size_t)(behind - p) &&
+            !knows(f, p, (size_t)(behind - p)))
+            return false;
+    }
+    return true;
+}
+
 static bool is_of(const struct chat *c, const struct family *f)
 {
     for (size_t i = 0; i < ARRAY_LEN(f->marks); i++)
         if (f->marks[i] && !has(c, f->marks[i]))
             return false;
-    return !f->without || !has(c, f->without);
+    return (!f->without || !has(c, f->without)) &&
+           knows_all(c, f, "<|", "|>") && knows_all(c, f, "<｜", "｜>");
 }
 
-/* Default system message of a ChatML template: the text between the marks, if
- * it is literal text without expressions. */
-static int own_system(struct chat *c, struct err *e)
+/* Default system message of a ChatML template: the text between the marks, which must be
+ * literal.  E_CONFIG: it is not. */
+static int own_system(struct chat *c, const char *model, struct err *e)
 {
     static const char begin[] = "<|im_start|>system\n";
 
@@ -213,8 +296,15 @@ static int own_system(struct chat *c, struct err *e)
         const char *end = strstr(from, "<|im_end|>");
         size_t n = end ? (size_t)(end - from) : 0;
 
-        if (!n || strcspn(from, "'\"{}") < n)
-            continue;
+        if (!n || strcspn(from, "'\"{") == 0)
+            continue; /* that of the messages */
+        if (strcspn(from, "'\"") < n || memmem(from, n, "{{", 2) ||
+            memmem(from, n, "{%", 2))
+            return err_set(e, E_CONFIG,
+                           "'%.200s': the default system message of its chat "
+                           "template is no literal text; --raw goes on with "
+                           "the text as it is",
+                           model);
         c->system = mem_text(from, n, "chat template", e);
         return c->system ? 0 : e->code;
     }
@@ -230,10 +320,11 @@ static int find_family(struct chat *c, const char *model, struct err *e)
         return err_set(e, E_CONFIG,
                        "'%.200s': its chat template is of no family that is "
                        "known (Llama 2, 3, ChatML, DeepSeek, GLM, Mistral, "
-                       "Zephyr); --raw goes on with the text as it is",
+                       "Phi-3, Phi-4, OLMo 2, Zephyr); --raw goes on with the "
+                       "text as it is",
                        model);
     c->begins = c->bos && has(c, "bos_token");
-    return !strcmp(c->of->name, "ChatML") ? own_system(c, e) : 0;
+    return !strcmp(c->of->name, "ChatML") ? own_system(c, model, e) : 0;
 }
 
 int chat_open(struct chat **out, const char *model, struct err *e)
@@ -363,6 +454,8 @@ static int put_thinking(const struct chat *c, struct text *out, struct err *e)
     static const char *const begins[][2] = {
         { "<|im_start|>assistant\n<think>\n'", "<think>\n" },
         { "<|im_start|>assistant\n<think>\n\"", "<think>\n" },
+        { "<|im_start|>assistant\n<think>'", "<think>" },
+        { "<|im_start|>assistant\n<think>\"", "<think>" },
         { "<｜Assistant｜><think>\n", "<think>\n" },
     };
 

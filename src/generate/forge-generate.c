@@ -166,21 +166,24 @@ static int answer(struct completer *p, const struct settings *s,
 
 /* ---- input ---- */
 
-/* Prompts from the input: one per line, or all of it as one. */
+/* Prompts from the input: one per line, or all of it as one, without the newline that
+ * echo(1) and editors put behind it. */
 static int answer_input(struct completer *p, const struct settings *s,
                         struct err *e)
 {
     char *text = NULL;
-    size_t cap = 0;
+    size_t cap = 0, line = 0;
     ssize_t n;
     int rc = 0;
 
     while (!rc &&
            (n = getdelim(&text, &cap, s->lines ? '\n' : EOF, stdin)) > 0) {
-        if (s->lines && text[n - 1] == '\n')
+        line++;
+        if (text[n - 1] == '\n')
             n--;
-        if (n)
-            rc = answer(p, s, text, (size_t)n, e);
+        if (n && (rc = answer(p, s, text, (size_t)n, e)) < 0 && s->lines &&
+            !e->told)
+            err_prefix(e, "line %zu", line);
     }
     if (!rc && ferror(stdin))
         rc = err_set(e, E_IO, "cannot read '<stdin>':");

@@ -95,6 +95,45 @@ with_template() {
     forge-generate -q --greedy --tokens 5 --json "$M" hello | cmp - a
 }
 
+# Forms that are not those of their relatives, as published; "P": the prompt.
+@test "templates that look like another family's are told apart, or refused" {
+    local loop='{% for message in messages %}' want
+    form() { # NAME TEMPLATE PROMPT
+        with_template "$1" "$2"
+        run -0 --separate-stderr forge-generate --tokens 1 --json "$1" P
+        want=$(printf "$3" | forge-tokens --ids "$M")
+        [ "$(jq -r '.prompt_ids | map(tostring) | join(" ")' <<<"$output")" = "${want#* }" ]
+    }
+    form phi4 "$loop{{'<|im_start|>system<|im_sep|>' + message['content'] + '<|im_end|>'}}{{'<|im_start|>user<|im_sep|>' + message['content'] + '<|im_end|>'}}{{ '<|im_start|>assistant<|im_sep|>' }}{% endfor %}" \
+        '<|im_start|>user<|im_sep|>P<|im_end|><|im_start|>assistant<|im_sep|>'
+    form phi3 "$loop{{'<|system|>\n' + message['content'] + '<|end|>\n'}}{{'<|user|>\n' + message['content'] + '<|end|>\n'}}{{ '<|assistant|>\n' }}{% endfor %}" \
+        '<|user|>\nP<|end|>\n<|assistant|>\n'
+    form olmo2 "$loop{{'<|system|>\n' + message['content'] + '\n'}}{{'<|user|>\n' + message['content'] + '\n'}}{{'<|assistant|>\n' + message['content'] + eos_token}}{{ '<|assistant|>\n' }}{% endfor %}" \
+        '<|user|>\nP\n<|assistant|>\n'
+    form think "$loop{{ '<|im_start|>' + message['role'] }}<|im_end|>{{ '<|im_start|>assistant\n<think>' }}" \
+        '<|im_start|>user\nP<|im_end|>\n<|im_start|>assistant\n<think>'
+    form math "{{ '<|im_start|>system\nPut it into \\\\boxed{}.<|im_end|>\n' }}{{ '<|im_start|>' + m.role }}" \
+        '<|im_start|>system\nPut it into \\boxed{}.<|im_end|>\n<|im_start|>user\nP<|im_end|>\n<|im_start|>assistant\n'
+    for other in "{% set cls = '<|begin_of_sentence|>' %}User: {{ m }}Assistant: " \
+        "{{ '<|user|>' + message['content'] + '<|end|>' + '<|assistant|>' + eos_token }}" \
+        "{{ '[SYSTEM_PROMPT]' + s + '[/SYSTEM_PROMPT]' }}[INST]{{ m }}[/INST]" \
+        "{{ '<|im_start|>system\n' }}<|im_end|>{{ '<|im_start|>system\nYou are {{ name }}.<|im_end|>' }}"; do
+        rm -rf other
+        with_template other "$other"
+        run -78 --separate-stderr forge-generate --tokens 1 other P
+        [[ $stderr == *"'other': "*"chat template"*"--raw"* ]]
+    done
+}
+
+@test "a prompt from the input has no newline behind it, numbers may stand behind -j, and a bad line is named" {
+    forge-generate -q --greedy --tokens 5 --json "$M" "$P" >want
+    forge-generate -q --greedy --tokens 5 -j1 --json "$M" <<<"$P" | cmp - want
+    run -64 --separate-stderr forge-generate -q -output x "$M" "$P"
+    printf 'one\ntw\xffo\nthree\n' >bad
+    run -65 --separate-stderr forge-generate -q --tokens 1 --lines "$M" <bad
+    [[ $stderr == "forge-generate: line 2: "* ]]
+}
+
 @test "a template of no known family is refused before a weight is read" {
     with_template odd '{{ "<<" + messages[0].content + ">>" }}'
     rm odd/model.safetensors

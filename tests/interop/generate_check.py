@@ -71,6 +71,7 @@ def check_decode(helper, where):
 # ---- chat templates: forms of the families, written for this test ----
 
 LOOP = "{% for m in messages %}"
+FOR = "{% for message in messages %}"
 TEMPLATES = {
     "ChatML": LOOP + "{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
               "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
@@ -92,8 +93,18 @@ TEMPLATES = {
               + LOOP + "{{ bos_token + '[INST] ' + m['content'] | trim + ' [/INST]' }}{% endfor %}",
     "Mistral": "{{ bos_token }}" + LOOP + "{{ '[INST] ' + m['content'] + ' [/INST]' }}{% endfor %}",
     "Mistral v3": "{{ bos_token }}" + LOOP + "{{ '[INST] ' + m['content'] + '[/INST]' }}{% endfor %}",
-    "Zephyr": LOOP + "{% if m['role'] == 'user' %}{{ '<|user|>\n' + m['content'] + eos_token + '\n' }}{% else %}{{ '<|system|>\n' + m['content'] + eos_token + '\n' }}{% endif %}{% endfor %}"
-              "{{ '<|assistant|>\n' }}",
+    "Zephyr": FOR + "{% if message['role'] == 'user' %}{{ '<|user|>\n' + message['content'] + eos_token + '\n' }}"
+              "{% else %}{{ '<|system|>\n' + message['content'] + eos_token + '\n' }}{% endif %}{% endfor %}{{ '<|assistant|>\n' }}",
+    "OLMo 2": "{{ bos_token }}" + FOR + "{% if message['role'] == 'system' %}{{ '<|system|>\n' + message['content'] + '\n' }}"
+              "{% else %}{{ '<|user|>\n' + message['content'] + '\n' }}{% endif %}{% endfor %}{{ '<|assistant|>\n' }}",
+    "Phi-3": FOR + "{% if message['role'] == 'system' %}{{ '<|system|>\n' + message['content'] + '<|end|>\n' }}"
+              "{% else %}{{ '<|user|>\n' + message['content'] + '<|end|>\n' }}{% endif %}{% endfor %}{{ '<|assistant|>\n' }}",
+    "Phi-4": FOR + "{% if message['role'] == 'system' %}{{ '<|im_start|>system<|im_sep|>' + message['content'] + '<|im_end|>' }}"
+              "{% else %}{{ '<|im_start|>user<|im_sep|>' + message['content'] + '<|im_end|>' }}{% endif %}{% endfor %}"
+              "{{ '<|im_start|>assistant<|im_sep|>' }}",
+    "ChatML with braces": "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nPut it into \\\\boxed{}.<|im_end|>\\n' }}{% endif %}"
+              + LOOP + "{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}{{ '<|im_start|>assistant\\n' }}",
+    "ChatML that thinks at once": LOOP + "{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}{{ '<|im_start|>assistant\\n<think>' }}",
 }
 NO_SYSTEM = {"Llama 2", "Mistral", "Mistral v3"}
 

@@ -300,7 +300,11 @@ static const struct opt *find(const struct opt *table, const char *arg,
             *value = arg[2 + n] ? arg + 3 + n : NULL;
             return o;
         }
-        if (arg[1] == o->letter && o->letter && !arg[2])
+        if (arg[1] != o->letter || !o->letter)
+            continue;
+        if (o->type == OPT_INT && arg[2] >= '0' && arg[2] <= '9')
+            *value = arg + 2; /* -j2 */
+        if (!arg[2] || *value)
             return o;
     }
     return NULL;
