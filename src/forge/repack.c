@@ -34,6 +34,7 @@ struct repack {
     bool mixed;     /* others differ */
     bool gguf;      /* one file, which forge-gguf checks and writes */
     int rest;       /* of --rest */
+    uint64_t moved; /* linears some of whose weights int4pack rounds */
 };
 
 /* E_CONFIG: a BF16 scale that AWQ's and GPTQ's F16 does not hold exactly. */
@@ -63,15 +64,16 @@ static int check_scales(const struct repack *r, const char *module,
     return 0;
 }
 
-/* E_CONFIG: int4pack stores (8 - zero) * scale in place of a zero, and this one
- * does not fit the type. */
-static int check_offsets(const char *module, const struct ck_quantized *q,
-                         struct err *e)
+/* int4pack stores (8 - zero) * scale in place of a zero, rounded to the scale's type.
+ * E_CONFIG: this one does not fit the type. */
+static int check_offsets(struct repack *r, const char *module,
+                         const struct ck_quantized *q, struct err *e)
 {
     enum dtype t = q->scale_dtype == DT_BF16 ? DT_BF16 : DT_F16;
     size_t size = dtype_bits(q->scale_dtype) / 8;
     uint16_t scale, offset;
-    float s;
+    bool moved = false;
+    float s, stored[2] = { 0 };
 
     for (uint64_t i = 0; i < q->rows * q->groups; i++) {
         if (!to_f32(&s, (const char *)q->scales + i * size, q->scale_dtype, 1))
@@ -84,7 +86,11 @@ static int check_offsets(const char *module, const struct ck_quantized *q,
                            "%s: int4pack cannot hold it",
                            module, i / q->groups, i % q->groups, q->zeros[i],
                            dtype_name(t));
+        moved |= !to_f32(&stored[0], &scale, t, 1) ||
+                 !to_f32(&stored[1], &offset, t, 1) ||
+                 stored[1] != (float)(8 - q->zeros[i]) * stored[0];
     }
+    r->moved += moved;
     return 0;
 }
 
@@ -155,7 +161,7 @@ static int check_grid(struct repack *r, const char *module,
     if (compare_grids(r, module, q, i == q->rows * q->groups, e) ||
         check_order(r, module, q, e) || check_scales(r, module, q, e))
         return e->code;
-    return r->layout == LAYOUT_INT4PACK ? check_offsets(module, q, e) : 0;
+    return r->layout == LAYOUT_INT4PACK ? check_offsets(r, module, q, e) : 0;
 }
 
 static int check_modules(struct repack *r, struct checkpoint *c, struct err *e)
@@ -363,5 +369,10 @@ int command_repack(int argc, char **argv, struct err *e)
         warning("'%s': vLLM and compressed-tensors of September 2026 and later "
                 "refuse act-order; GPTQModel loads it in layout gptq_v2",
                 in);
+    if (r.moved)
+        warning("int4pack holds zero points times scales, rounded to the "
+                "scale's type, as torch's conversion does: weights of %" PRIu64
+                " linears change by half of a last place at most",
+                r.moved);
     return (r.gguf ? run_gguf : run)(&r, in, argv[i + 1], e);
 }

@@ -115,7 +115,10 @@ setup() {
 }
 
 @test "tiles that are spoilt are refused" {
-    forge repack -q asym-awq tiles --layout int4pack
+    run -0 --separate-stderr forge repack sym-awq unmoved --layout int4pack
+    [[ $stderr != *"rounded to the scale's type"* ]]
+    run -0 --separate-stderr forge repack asym-awq tiles --layout int4pack
+    [[ $stderr == *"rounded to the scale's type, as torch's conversion does: weights of "*" linears change"* ]]
     cp -r tiles bad
     edit bad 't = head["model.layers.0.mlp.up_proj.scales_and_zeros"]["data_offsets"][0]; data[t + 2] ^= 1'
     run -65 --separate-stderr forge repack bad out --layout awq
