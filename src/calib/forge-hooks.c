@@ -24,6 +24,16 @@ static int parse(struct tool *t, int argc, char **argv)
     return i;
 }
 
+static void say_ignored(const struct hooks *h)
+{
+    if (h->ignored == 1)
+        remark("'%s' is not quantized: left out", h->ignored_name);
+    else if (h->ignored)
+        remark("%" PRIu64 " tensors of modules that are not quantized left "
+               "out, the first of '%s'",
+               h->ignored, h->ignored_name);
+}
+
 int main(int argc, char **argv)
 {
     struct tool tool = { 0 };
@@ -43,6 +53,7 @@ int main(int argc, char **argv)
             &(struct stream_output){ .path = tool.output, .key = tool.key },
             &e))
         die_err(&e);
+    say_ignored(&h);
     progress_start(&progress, tool.progress, "tensors", h.n);
     if (hooks_write(&h, out, &progress, &e))
         tool_fail(out, &e);

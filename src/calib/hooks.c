@@ -15,11 +15,16 @@
 struct hooks_file {
     struct checkpoint *c; /* or */
     struct file *npy;
+    char *name;       /* of the array */
+    uint64_t batches; /* that an input has here, at most; at least 1 */
+    uint64_t first;   /* sequence of the first */
 };
 
 struct hooks_tensor {
     struct linear linear;         /* one that reads it */
     size_t file, number;          /* number: in the order of files */
+    uint64_t batch;               /* of the tokens in this file */
+    const char *name;             /* in the file */
     const struct ck_tensor *from; /* NULL: all of an .npy */
     enum dtype dtype;
     uint64_t rows;   /* tokens */
@@ -77,7 +82,34 @@ static int by_input(const void *a, const void *b)
     return d ? d : x->number < y->number ? -1 : x->number > y->number;
 }
 
-/* Sort; of the same input in one file the first stays. */
+/* Length of `name` without the "[N]" of a batch; *batch = N, or 0. */
+static size_t split_batch(const char *name, uint64_t *batch)
+{
+    size_t len = strlen(name), i = len;
+
+    *batch = 0;
+    if (!len || name[len - 1] != ']')
+        return len;
+    for (i = len - 1; i && name[i - 1] >= '0' && name[i - 1] <= '9';)
+        i--;
+    if (!i || name[i - 1] != '[' || i == len - 1 || len - i > 10)
+        return len;
+    *batch = strtoull(name + i, NULL, 10);
+    return i - 1;
+}
+
+/* Whether a and b are of one input in one file, but not batches of one name. */
+static bool repeats(const struct hooks_tensor *a, const struct hooks_tensor *b)
+{
+    uint64_t batch;
+    size_t n = split_batch(a->name, &batch);
+
+    return a->file == b->file && !compare_inputs(&a->linear, &b->linear) &&
+           (n != split_batch(b->name, &batch) || strncmp(a->name, b->name, n));
+}
+
+/* Sort; of the same input in one file the first name stays, with all its batches.
+ * Number the sequences. */
 static void arrange(struct hooks *h)
 {
     size_t n = 0;
@@ -87,25 +119,56 @@ static void arrange(struct hooks *h)
     for (size_t i = 0; i < h->n; i++) {
         const struct hooks_tensor *t = &h->tensor[i];
 
-        if (!n || t->file != h->tensor[n - 1].file ||
-            compare_inputs(&t->linear, &h->tensor[n - 1].linear))
+        if (!n || !repeats(t, &h->tensor[n - 1]))
             h->tensor[n++] = *t;
     }
+    for (size_t i = 1; i < h->files; i++)
+        h->file[i].first = h->file[i - 1].first + h->file[i - 1].batches;
     h->repeated = h->n - n;
     h->n = n;
 }
 
-/* Add a tensor of `name` and these dimensions to the list. */
-static int add(struct hooks *h, const char *name, struct hooks_tensor t,
-               int ndim, const uint64_t *dims, struct err *e)
+/* Whether the model has this module.  A tied lm_head has no weight. */
+static bool is_module(struct hooks *h, const char *name)
 {
-    uint64_t cols = ndim ? dims[ndim - 1] : 0;
+    char weight[MODULE_PATH_MAX + 8];
+    struct err none;
 
-    if (!find_reader(&h->config, name, &t.linear))
+    if (!strcmp(name, "lm_head"))
+        return true;
+    if (!h->looked && checkpoint_open(&h->model, h->path, &none))
+        h->model = NULL; /* config.json alone will do */
+    h->looked = true;
+    snprintf(weight, sizeof(weight), "%s.weight", name);
+    return h->model && checkpoint_find(h->model, weight);
+}
+
+/* A tensor of no linear that is quantized: left out, or refused. */
+static int ignore(struct hooks *h, const char *name, struct err *e)
+{
+    if (!is_module(h, name))
         return err_set(e, E_DATA,
                        "'%.200s': is no linear that is quantized, and no "
                        "input of one",
                        name);
+    if (!h->ignored++)
+        snprintf(h->ignored_name, sizeof(h->ignored_name), "%s", name);
+    return 0;
+}
+
+/* Add the tensor t.name of these dimensions to the list. */
+static int add(struct hooks *h, struct hooks_tensor t, int ndim,
+               const uint64_t *dims, struct err *e)
+{
+    uint64_t cols = ndim ? dims[ndim - 1] : 0;
+    char name[MODULE_PATH_MAX];
+    size_t len = split_batch(t.name, &t.batch);
+
+    if (len >= sizeof(name))
+        return err_set(e, E_DATA, "'%.200s': is too long a name", t.name);
+    snprintf(name, sizeof(name), "%.*s", (int)len, t.name);
+    if (!find_reader(&h->config, name, &t.linear))
+        return ignore(h, name, e);
     if (!dtype_is_float(t.dtype) || dtype_bits(t.dtype) < 16 || ndim < 2 ||
         cols != (uint64_t)t.linear.cols)
         return err_set(e, E_DATA,
@@ -117,6 +180,8 @@ static int add(struct hooks *h, const char *name, struct hooks_tensor t,
         t.rows *= dims[i]; /* no overflow: the file has that many elements */
     if (!t.rows)
         return err_set(e, E_DATA, "'%.200s': has no tokens", name);
+    if (t.batch >= h->file[t.file].batches)
+        h->file[t.file].batches = t.batch + 1;
     if (h->n == h->cap) {
         size_t cap = 2 * h->cap + 64;
 
@@ -134,7 +199,6 @@ static int open_npy(struct hooks *h, const char *path, struct err *e)
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     struct hooks_tensor t = { .file = h->files };
     struct hooks_file *f = &h->file[h->files];
-    char module[MODULE_PATH_MAX];
     struct npy_array a;
 
     if (file_open(&f->npy, AT_FDCWD, path, e))
@@ -144,8 +208,11 @@ static int open_npy(struct hooks *h, const char *path, struct err *e)
         return e->code;
     t.dtype = a.dtype;
     t.offset = a.offset;
-    snprintf(module, sizeof(module), "%.*s", (int)(strlen(name) - 4), name);
-    return add(h, module, t, a.ndim, a.dims, e);
+    f->name = mem_text(name, strlen(name) - 4, "hooks", e);
+    if (!f->name)
+        return e->code;
+    t.name = f->name;
+    return add(h, t, a.ndim, a.dims, e);
 }
 
 static int open_tensors(struct hooks *h, const char *path, struct err *e)
@@ -159,9 +226,11 @@ static int open_tensors(struct hooks *h, const char *path, struct err *e)
     for (size_t i = 0; i < checkpoint_count(f->c) && !rc; i++) {
         const struct ck_tensor *x = checkpoint_tensor(f->c, i);
 
-        rc = add(h, x->name,
-                 (struct hooks_tensor){
-                     .file = h->files - 1, .from = x, .dtype = x->dtype },
+        rc = add(h,
+                 (struct hooks_tensor){ .file = h->files - 1,
+                                        .name = x->name,
+                                        .from = x,
+                                        .dtype = x->dtype },
                  x->ndim, x->dims, e);
     }
     return rc;
@@ -174,6 +243,7 @@ int hooks_open(struct hooks *h, const char *model, const char *const *path,
 
     if (rc)
         return rc;
+    h->path = model;
     h->config.kv_b = h->config.mla.kv_lora; /* there may be its inputs */
     h->file = mem_zero((size_t)paths, sizeof(*h->file), "hooks", e);
     if (!h->file)
@@ -182,11 +252,17 @@ int hooks_open(struct hooks *h, const char *model, const char *const *path,
         size_t n = strlen(path[i]);
         bool npy = n > 4 && !strcmp(path[i] + n - 4, ".npy");
 
+        h->file[i].batches = 1;
         rc = (npy ? open_npy : open_tensors)(h, path[i], e);
         if (rc)
             return strstr(e->msg, path[i]) ? rc :
                                              err_prefix(e, "'%s'", path[i]);
     }
+    if (!h->n && h->ignored)
+        return err_set(e, E_DATA,
+                       "'%s': is no linear that is quantized, and nothing else "
+                       "is there",
+                       h->ignored_name);
     arrange(h);
     return 0;
 }
@@ -250,7 +326,8 @@ int hooks_write(struct hooks *h, struct stream_writer *w, struct progress *p,
                 f.dtype = DT_F32;
         }
         for (size_t k = i; k < end; k++) {
-            f.sequence = 1 + h->tensor[k].file;
+            f.sequence =
+                1 + h->file[h->tensor[k].file].first + h->tensor[k].batch;
             f.last = k + 1 == end;
             if (write_tensor(h, &h->tensor[k], &f, w, e))
                 return e->code;
@@ -265,7 +342,9 @@ void hooks_release(struct hooks *h)
     for (size_t i = 0; i < h->files; i++) {
         checkpoint_close(h->file[i].c);
         file_close(h->file[i].npy);
+        free(h->file[i].name);
     }
+    checkpoint_close(h->model);
     free(h->file);
     free(h->tensor);
     model_config_release(&h->config);

@@ -7,7 +7,9 @@
  *
  * A name is the path of a linear, whose input it is, or that of an activation
  * (model_activation_name()).  Of linears that read the same input, the first one
- * of a file counts. */
+ * of a file counts.  NAME[0], NAME[1], ... are batches of the tokens of NAME, which
+ * a list of tensors is read as (pickle.h).  Tensors of other modules that the model
+ * has, such as lm_head, are left out. */
 #ifndef FORGE_HOOKS_H
 #define FORGE_HOOKS_H
 
@@ -24,10 +26,15 @@ struct hooks {
     size_t n, cap;
     uint64_t
         repeated; /* tensors left out: another of the file is the same input */
+    uint64_t ignored; /* tensors left out: of modules that are not quantized */
+    char ignored_name[MODULE_PATH_MAX]; /* the first of these */
+    const char *path;                   /* of the model, for hooks_open() */
+    struct checkpoint *model;           /* its tensors' names, if looked at */
+    bool looked;
 };
 
-/* Look at the files, without their tensors.  E_DATA: a name that is no linear and no
- * activation of the model, a tensor of another type or width, a damaged file;
+/* Look at the files, without their tensors.  E_DATA: a name that the model does
+ * not have, a tensor of another type or width, a damaged file, no tensor that is used;
  * E_NOINPUT, E_TEMP; errors of model_config_read(). */
 MUST_CHECK int hooks_open(struct hooks *h, const char *model,
                           const char *const *path, int paths, struct err *e);

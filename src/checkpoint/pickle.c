@@ -21,8 +21,8 @@ struct machine {
     struct arena arena;
     struct value **stack, **memo;
     size_t n_stack, stack_cap, n_memo, memo_cap;
-    size_t *mark;                    /* heights of the stack at MARKs */
-    size_t n_marks, mark_cap, pairs; /* pairs: that OrderedDict() has copied */
+    size_t *mark;                     /* heights of the stack at MARKs */
+    size_t n_marks, mark_cap, copied; /* copied: pairs, and batches given */
     bool stopped;
 };
 
@@ -172,16 +172,6 @@ static int op_float(struct machine *m)
     return take(m, 8) ? push_int(m, VALUE_FLOAT, 0) : m->e->code;
 }
 
-/* A copy of n bytes with a NUL appended. */
-static const char *keep_text(struct machine *m, const uint8_t *p, size_t n)
-{
-    char *s = arena_zero(&m->arena, n + 1, m->e);
-
-    if (s)
-        memcpy(s, p, n);
-    return s;
-}
-
 static int push_text(struct machine *m, size_t n)
 {
     const uint8_t *p = take(m, n);
@@ -192,7 +182,7 @@ static int push_text(struct machine *m, size_t n)
     if (!utf8_printable((const char *)p, n))
         return refuse(m, "a text with control characters or no UTF-8");
     v = value_new(&m->arena, VALUE_TEXT, m->e);
-    if (!v || !(v->text = keep_text(m, p, n)))
+    if (!v || !(v->text = arena_text(&m->arena, p, n, m->e)))
         return m->e->code;
     return push(m, v);
 }
@@ -340,7 +330,7 @@ static const char *take_line(struct machine *m)
         return NULL;
     }
     m->at = nl + 1;
-    return keep_text(m, p, (size_t)(nl - p));
+    return arena_text(&m->arena, p, (size_t)(nl - p), m->e);
 }
 
 static int op_global(struct machine *m)
@@ -364,11 +354,6 @@ static int op_global(struct machine *m)
     return push(m, v);
 }
 
-static bool is_size(const struct value *v)
-{
-    return v->type == VALUE_INT && v->number >= 0;
-}
-
 /* ("storage", class, key, location, elements) */
 static int op_persid(struct machine *m)
 {
@@ -380,7 +365,7 @@ static int op_persid(struct machine *m)
     if (id->type != VALUE_TUPLE || id->count != 5 || a[0]->type != VALUE_TEXT ||
         strcmp(a[0]->text, "storage") != 0 || a[1]->type != VALUE_GLOBAL ||
         a[1]->global->kind != GLOBAL_STORAGE || a[2]->type != VALUE_TEXT ||
-        !is_size(a[4]))
+        !value_is_size(a[4]))
         return refuse(m, "a persistent id that is no storage");
     v = value_new(&m->arena, VALUE_STORAGE, m->e);
     if (v) {
@@ -391,19 +376,6 @@ static int op_persid(struct machine *m)
     return push(m, v);
 }
 
-/* A tuple of sizes to out; returns how many, or -1. */
-static int sizes(const struct value *v, uint64_t *out)
-{
-    if (v->type != VALUE_TUPLE || v->count > CHECKPOINT_MAX_DIMS)
-        return -1;
-    for (size_t i = 0; i < v->count; i++) {
-        if (!is_size(v->item[i]))
-            return -1;
-        out[i] = (uint64_t)v->item[i]->number;
-    }
-    return (int)v->count;
-}
-
 /* (storage, offset, size, stride, requires_grad, hooks[, dtype][, metadata]) */
 static int rebuild(struct machine *m, const struct value *args, bool v3)
 {
@@ -412,7 +384,7 @@ static int rebuild(struct machine *m, const struct value *args, bool v3)
     const struct global *g;
 
     if (args->count < (v3 ? 7 : 4) || a[0]->type != VALUE_STORAGE ||
-        !is_size(a[1]))
+        !value_is_size(a[1]))
         return refuse(m, "a tensor without a storage");
     g = a[0]->global;
     if (v3 && (a[6]->type != VALUE_GLOBAL ||
@@ -430,8 +402,8 @@ static int rebuild(struct machine *m, const struct value *args, bool v3)
     t->offset = (uint64_t)a[1]->number;
     if (a[2]->type == VALUE_TUPLE && a[2]->count > CHECKPOINT_MAX_DIMS)
         return refuse(m, "a tensor of more than 8 dimensions");
-    t->ndim = sizes(a[2], t->dims);
-    if (t->ndim < 0 || sizes(a[3], t->stride) != t->ndim)
+    t->ndim = value_sizes(a[2], t->dims);
+    if (t->ndim < 0 || value_sizes(a[3], t->stride) != t->ndim)
         return refuse(m, "a tensor with no good size and stride");
     if (size_mul((uint64_t)a[0]->number,
                  (uint64_t)(v3 ? 1 : dtype_bits(t->dtype) / 8),
@@ -453,7 +425,7 @@ static int ordered_dict(struct machine *m, const struct value *args)
     for (size_t i = 0; pairs && i < pairs->count; i++) {
         const struct value *p = pairs->item[i];
 
-        if (++m->pairs > (size_t)(m->end - m->begin))
+        if (++m->copied > (size_t)(m->end - m->begin))
             return refuse(m, "OrderedDicts of more pairs than it has bytes");
         if ((p->type != VALUE_LIST && p->type != VALUE_TUPLE) || p->count != 2)
             return refuse(m, "an OrderedDict of something else than pairs");
@@ -474,6 +446,11 @@ static int op_reduce(struct machine *m)
         return refuse(m, "calls something that is no function");
     switch (f->global->kind) {
     case GLOBAL_ORDERED_DICT: return ordered_dict(m, args);
+    case GLOBAL_DEFAULT_DICT: /* (list,) */
+        if (args->count == 1 && args->item[0]->type == VALUE_GLOBAL &&
+            args->item[0]->global->kind == GLOBAL_LIST)
+            return push(m, value_new(&m->arena, VALUE_DICT, m->e));
+        break;
     case GLOBAL_REBUILD: return rebuild(m, args, false);
     case GLOBAL_REBUILD_V3: return rebuild(m, args, true);
     case GLOBAL_SIZE:
@@ -484,6 +461,7 @@ static int op_reduce(struct machine *m)
         if (args->count && args->item[0]->type == VALUE_TENSOR)
             return push(m, args->item[0]);
         break;
+    case GLOBAL_LIST:
     case GLOBAL_STORAGE:
     case GLOBAL_DTYPE: break;
     }
@@ -553,10 +531,31 @@ static int run(struct machine *m)
     return r;
 }
 
-static int give(struct machine *m,
-                int (*each)(void *arg, const struct pickle_tensor *t,
-                            struct err *e),
-                void *arg)
+/* Give a list's tensors as NAME[0], NAME[1], ...: of all lists, which many names may
+ * share, no more than 4 bytes of memo name each. */
+static int give_batches(struct machine *m, const char *name,
+                        const struct value *list, pickle_each *each, void *arg)
+{
+    char batch[300];
+    int r = 0;
+
+    if (strlen(name) > 250)
+        return refuse(m, "'%.200s' is too long a name of a list", name);
+    for (size_t i = 0; i < list->count && !r; i++) {
+        const struct value *v = list->item[i];
+
+        if (v->type != VALUE_TENSOR)
+            return refuse(m, "'%.200s' is no list of tensors", name);
+        if (++m->copied > (size_t)(m->end - m->begin) / 4)
+            return refuse(m, "lists of more tensors than its bytes can name");
+        snprintf(batch, sizeof(batch), "%s[%zu]", name, i);
+        v->tensor->name = batch;
+        r = each(arg, v->tensor, m->e);
+    }
+    return r;
+}
+
+static int give(struct machine *m, pickle_each *each, void *arg)
 {
     struct value *dict = pop(m);
     int r = 0;
@@ -570,6 +569,10 @@ static int give(struct machine *m,
 
         if (key->type != VALUE_TEXT)
             return refuse(m, "a key that is no text");
+        if (v->type == VALUE_LIST || v->type == VALUE_TUPLE) {
+            r = give_batches(m, key->text, v, each, arg);
+            continue;
+        }
         if (v->type != VALUE_TENSOR)
             return refuse(m, "'%.200s' is no tensor", key->text);
         v->tensor->name = key->text;
@@ -579,9 +582,7 @@ static int give(struct machine *m,
 }
 
 int pickle_run(const void *text, size_t len, const char *what,
-               int (*each)(void *arg, const struct pickle_tensor *t,
-                           struct err *e),
-               void *arg, struct err *e)
+               pickle_each *each, void *arg, struct err *e)
 {
     struct machine m = { .begin = text, .what = what, .e = e };
     int r;

@@ -22,13 +22,15 @@ struct pickle_tensor {
     uint64_t offset;                      /* in elements */
 };
 
+typedef int pickle_each(void *arg, const struct pickle_tensor *t,
+                        struct err *e);
+
 /* Run text[len] and call each() for every tensor of the resulting dict, in its
- * order.  *t is valid during the call; a non-zero result of each() ends the
- * run and is returned.  what: prefix of messages.  E_DATA: not such a pickle,
- * with the offset; E_TEMP. */
+ * order; those of a list or tuple under NAME are called NAME[0], NAME[1], ...  *t
+ * is valid during the call; a non-zero result of each() ends the run and is
+ * returned.  what: prefix of messages.  E_DATA: not such a pickle, with the offset;
+ * E_TEMP. */
 MUST_CHECK int pickle_run(const void *text, size_t len, const char *what,
-                          int (*each)(void *arg, const struct pickle_tensor *t,
-                                      struct err *e),
-                          void *arg, struct err *e);
+                          pickle_each *each, void *arg, struct err *e);
 
 #endif

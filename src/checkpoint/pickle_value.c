@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "checkpoint/checkpoint.h"
+
 enum { BLOCK = 64 * 1024 };
 
 struct arena_block {
@@ -71,8 +73,37 @@ int value_append(struct arena *a, struct value *v, struct value *item,
     return 0;
 }
 
+const char *arena_text(struct arena *a, const void *text, size_t n,
+                       struct err *e)
+{
+    char *s = arena_zero(a, n + 1, e);
+
+    if (s)
+        memcpy(s, text, n);
+    return s;
+}
+
+bool value_is_size(const struct value *v)
+{
+    return v->type == VALUE_INT && v->number >= 0;
+}
+
+int value_sizes(const struct value *v, uint64_t *out)
+{
+    if (v->type != VALUE_TUPLE || v->count > CHECKPOINT_MAX_DIMS)
+        return -1;
+    for (size_t i = 0; i < v->count; i++) {
+        if (!value_is_size(v->item[i]))
+            return -1;
+        out[i] = (uint64_t)v->item[i]->number;
+    }
+    return (int)v->count;
+}
+
 static const struct global globals[] = {
     { "collections", "OrderedDict", GLOBAL_ORDERED_DICT, DT_NONE },
+    { "collections", "defaultdict", GLOBAL_DEFAULT_DICT, DT_NONE },
+    { "__builtin__", "list", GLOBAL_LIST, DT_NONE },
     { "torch", "Size", GLOBAL_SIZE, DT_NONE },
     { "torch._utils", "_rebuild_tensor", GLOBAL_REBUILD, DT_NONE },
     { "torch._utils", "_rebuild_tensor_v2", GLOBAL_REBUILD, DT_NONE },

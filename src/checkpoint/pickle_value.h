@@ -26,6 +26,8 @@ enum value_type {
 /* What a permitted name stands for. */
 enum global_kind {
     GLOBAL_ORDERED_DICT,
+    GLOBAL_DEFAULT_DICT,
+    GLOBAL_LIST, /* only as a defaultdict's factory */
     GLOBAL_SIZE,
     GLOBAL_STORAGE, /* a storage class, elements of global.dtype */
     GLOBAL_DTYPE,
@@ -60,6 +62,9 @@ struct arena {
 
 /* n zeroed bytes, aligned for any type.  NULL: *e is E_TEMP. */
 MUST_CHECK void *arena_zero(struct arena *a, size_t n, struct err *e);
+/* A copy of n bytes with a NUL appended.  NULL: *e is E_TEMP. */
+MUST_CHECK const char *arena_text(struct arena *a, const void *text, size_t n,
+                                  struct err *e);
 void arena_release(struct arena *a);
 /* A value of this type, otherwise zero. */
 MUST_CHECK struct value *value_new(struct arena *a, enum value_type type,
@@ -67,6 +72,10 @@ MUST_CHECK struct value *value_new(struct arena *a, enum value_type type,
 /* Append item to v->item. */
 MUST_CHECK int value_append(struct arena *a, struct value *v,
                             struct value *item, struct err *e);
+/* Whether v is an integer that is not negative. */
+bool value_is_size(const struct value *v);
+/* A tuple of sizes to out[CHECKPOINT_MAX_DIMS]; returns how many, or -1. */
+int value_sizes(const struct value *v, uint64_t *out);
 /* The permitted name; NULL: not permitted. */
 const struct global *global_find(const char *module, const char *name);
 

@@ -105,6 +105,75 @@ P
     refused 64 "want MODEL and at least one FILE"
 }
 
+@test "modules that are not quantized are left out and named, unknown ones refused" {
+    (cd "$BATS_TEST_DIRNAME/../reference" && exec /usr/bin/python3 - "$BATS_TEST_TMPDIR") <<'P'
+import sys
+import numpy as np
+import checkpoints as c
+d, rng = sys.argv[1], np.random.default_rng(6)
+f4 = lambda n, k: ("F32", (n, k), rng.normal(size=(n, k)).astype("<f4").tobytes())  # noqa: E731
+q, head = {"model.layers.0.self_attn.q_proj": f4(20, 256)}, {"lm_head": f4(20, 256)}
+c.save_safetensors(f"{d}/q.safetensors", q, {})
+c.save_safetensors(f"{d}/one.safetensors", {**head, **q}, {})
+c.save_safetensors(f"{d}/two.safetensors", {**head, **q, "model.norm": f4(20, 256)}, {})
+c.save_safetensors(f"{d}/head.safetensors", head, {})
+c.save_safetensors(f"{d}/bad.safetensors", {**q, "lm_heat": f4(20, 256)}, {})
+P
+    forge-hooks -q "$M" q.safetensors >want
+    for files in one two "q head"; do
+        # shellcheck disable=SC2086
+        run -0 --separate-stderr forge-hooks -o got "$M" $(printf '%s.safetensors ' $files)
+        cmp got want
+        line="'lm_head' is not quantized: left out"
+        [ "$files" != two ] || line="2 tensors of modules that are not quantized left out, the first of 'lm_head'"
+        [ "${stderr_lines[0]}" = "forge-hooks: $line" ]
+    done
+    refused 65 "'lm_heat': is no linear that is quantized" bad.safetensors
+    refused 65 "'lm_head': is no linear that is quantized, and nothing else is there" head.safetensors
+    # of a model without its tensors only lm_head is known
+    mkdir bare
+    cp "$M/config.json" bare
+    forge-hooks -q bare one.safetensors >got
+    cmp got want
+    run -65 forge-hooks -q bare two.safetensors
+}
+
+@test "batches: a list or tuple of tensors under a name, in a defaultdict too" {
+    (cd "$BATS_TEST_DIRNAME/../reference" && exec /usr/bin/python3 - "$BATS_TEST_TMPDIR") <<'P'
+import collections
+import io
+import sys
+import numpy as np
+import checkpoints as c
+d, rng, data = sys.argv[1], np.random.default_rng(7), {}
+q, k = "model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.k_proj"
+def t(a):  # noqa: E302
+    data[f"data/{len(data)}"] = a.tobytes()
+    return c.Tensor(c.Storage(str(len(data) - 1), "F32", a.size), 0, a.shape, c.strides(a.shape))
+def save(name, value):  # noqa: E302
+    f = io.BytesIO()
+    c.Pickler(f).dump(value)
+    c.write_zip(f"{d}/{name}.pt", {"data.pkl": f.getvalue(), "byteorder": b"little", **data})
+x = [rng.normal(size=(n, 256)).astype("<f4") for n in (5, 9, 2)]
+b = [t(a) for a in x]
+save("list", {q: b, k: b[:2], "lm_head": b})
+save("tuple", {q: tuple(b), k: b[1]})
+save("ordered", collections.OrderedDict({q: b}))
+save("default", collections.defaultdict(list, {q: b}))
+for i, a in enumerate(x):
+    c.save_safetensors(f"{d}/{i}.safetensors", {q: ("F32", a.shape, a.tobytes())}, {})
+P
+    forge-hooks -q "$M" [012].safetensors >want
+    for f in list tuple ordered default; do
+        forge-hooks -q "$M" $f.pt >got
+        cmp got want
+    done
+    # the sequences of a second file follow
+    forge-hooks -q "$M" [012].safetensors 1.safetensors >want
+    forge-hooks -q "$M" list.pt 1.safetensors >got
+    cmp got want
+}
+
 @test "a pickle can only build tensors" {
     /usr/bin/python3 - <<'P'
 import os

@@ -92,6 +92,14 @@ static void accepts(void)
     CHECK(RUN(P "ccollections\nOrderedDict\n(]]" TEXT1("w") "a" TENSOR
                                                             "aatR.") == 0 &&
           given == 1);
+    /* batches under one name, and a defaultdict */
+    CHECK(RUN(P "}" TEXT1("w") "](" TENSOR "q\0h\0es.") == 0 && given == 2);
+    CHECK(strcmp(last_name, "w[1]") == 0 && last.dims[1] == 3);
+    CHECK(RUN(P "}" TEXT1("w") TENSOR "\x85s.") == 0 && given == 1);
+    CHECK(strcmp(last_name, "w[0]") == 0);
+    CHECK(RUN(P "ccollections\ndefaultdict\nc__builtin__\nlist\n\x85R(" TEXT1(
+              "w") "]" TENSOR "au.") == 0 &&
+          given == 1);
 }
 
 static void refuses_to_run(void)
@@ -108,6 +116,11 @@ static void refuses_to_run(void)
     REFUSED(P "\x93.", "opcode 0x93");
     REFUSED(P "}" TEXT1("w") "ctorch\nfloat32\n)Rs.",
             "refuses to call torch.float32");
+    REFUSED(P "c__builtin__\nlist\n)R.", "refuses to call __builtin__.list");
+    REFUSED(P "c__builtin__\neval\n.", "refuses to run __builtin__.eval");
+    REFUSED(P "ccollections\ndefaultdict\nccollections\ndefaultdict\n\x85R.",
+            "refuses to call collections.defaultdict");
+    REFUSED(P "ccollections\ndefaultdict\n)R.", "refuses to call");
     REFUSED(P "ctorch\nSize\nK\1\x85R.", "refuses to call torch.Size");
     REFUSED(P "ctorch._utils\n_rebuild_parameter\n)R.", "refuses to call");
 }
@@ -132,6 +145,26 @@ static void proportion(void)
     CHECK(run(s, n) == E_DATA && strstr(e.msg, "more pairs than it has bytes"));
 }
 
+/* One list of many tensors under many names. */
+static void shared_list(void)
+{
+    static const char head[] = P "](" TENSOR "q\0", name[] = TEXT1("w") "h\1s";
+    enum { N = 200 };
+    char s[sizeof(head) + 2 * N + sizeof(name) * N + 10];
+    size_t n = sizeof(head) - 1;
+
+    memcpy(s, head, n);
+    for (int i = 0; i < N; i++, n += 2)
+        memcpy(s + n, "h\0", 2);
+    memcpy(s + n, "eq\1}", 4);
+    n += 4;
+    for (int i = 0; i < N; i++, n += sizeof(name) - 1)
+        memcpy(s + n, name, sizeof(name) - 1);
+    s[n++] = '.';
+    CHECK(run(s, n) == E_DATA && strstr(e.msg, "than its bytes can name"));
+    CHECK((size_t)given <= n / 4);
+}
+
 static void structure(void)
 {
     REFUSED("", "ends early");
@@ -143,6 +176,8 @@ static void structure(void)
     REFUSED(P "].", "no dict of tensors");
     REFUSED(P "}K\1Ns.", "a key that is no text");
     REFUSED(P "}" TEXT1("w") "Ns.", "'w' is no tensor");
+    REFUSED(P "}" TEXT1("w") "]Nas.", "'w' is no list of tensors");
+    REFUSED(P "}" TEXT1("w") "]q\0h\0as.", "'w' is no list of tensors");
     REFUSED(P "}" TEXT1("w") "(u.", "puts values into something");
     REFUSED(P "}(" TEXT1("w") "u.", "a key without a value");
     REFUSED(P "(u.", "its stack is empty");
@@ -232,6 +267,7 @@ int main(void)
     refuses_to_run();
     structure();
     proportion();
+    shared_list();
     tensors();
     cuts();
     return 0;
