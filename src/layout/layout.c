@@ -188,8 +188,8 @@ int layout_check(enum layout l, bool symmetric, uint64_t group,
                        group);
     if (l == LAYOUT_GPTQ && !symmetric)
         return err_set(e, E_CONFIG,
-                       "layout gptq (v1) stores zeros minus one, and its "
-                       "loaders refuse asymmetric ones: use gptq_v2, awq or "
+                       "layout gptq (v1) has no place for a zero point of 0, "
+                       "and vLLM refuses it asymmetric: use gptq_v2, awq or "
                        "compressed-tensors");
     if (l == LAYOUT_INT4PACK && group != 32 && group != 64 && group != 128 &&
         group != 256)
@@ -239,16 +239,24 @@ double layout_gguf_bits(bool symmetric, int bits)
     return bits == 8 ? 8.5 : symmetric ? 4.5 : 5;
 }
 
+bool layout_gptq_group(uint64_t group)
+{
+    return group >= 16 && group <= 1024 && !(group & (group - 1));
+}
+
 unsigned layout_advice(enum layout l, bool symmetric, uint64_t group,
                        const struct layout_shape *s)
 {
     bool gptq = l == LAYOUT_GPTQ || l == LAYOUT_GPTQ_V2;
     bool expert = tensor_name_is_expert(s->module);
+    bool odd = gptq && s->cols > group && !layout_gptq_group(group);
     unsigned ct = expert ? ADVICE_ASYMMETRIC_EXPERTS : ADVICE_ASYMMETRIC_CT;
 
     if (l == LAYOUT_INT4PACK || l == LAYOUT_INT4PACK_XPU)
         return 0;
-    return (s->cols % group ? ADVICE_SHORT_GROUP : 0u) |
+    return (odd             ? ADVICE_GPTQ_GROUP :
+            s->cols % group ? ADVICE_SHORT_GROUP :
+                              0u) |
            (s->rows % 64 || s->cols % 128 ? ADVICE_MARLIN_SHAPE : 0u) |
            (group > 128 || group < 32 ? ADVICE_MARLIN_GROUP : 0u) |
            (gptq && !symmetric ? ADVICE_ASYMMETRIC_GPTQ : 0u) |
@@ -287,6 +295,9 @@ const char *layout_advice_text(unsigned bit)
     case ADVICE_DYNAMIC:
         return "transformers (5.23) does not load GPTQ whose linears differ in "
                "bits or group (mismatched sizes); GPTQModel and vLLM do";
+    case ADVICE_GPTQ_GROUP:
+        return "no known loader takes this group size in GPTQ: GPTQModel "
+               "takes 16, 32, 64, 128, 256, 512, 1024 or all inputs";
     default: return "";
     }
 }

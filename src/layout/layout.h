@@ -39,6 +39,8 @@ bool layout_takes_bits(enum layout l, int bits);
 /* E_CONFIG: they may not; the message names the layouts where they may. */
 MUST_CHECK int layout_check_bits(enum layout l, int bits, const char *module,
                                  struct err *e);
+/* Whether GPTQModel takes this number of inputs as a group of GPTQ. */
+bool layout_gptq_group(uint64_t group);
 /* False: no layout has this name. */
 MUST_CHECK bool layout_parse(const char *name, enum layout *l);
 
@@ -85,7 +87,8 @@ enum {
     ADVICE_ASYMMETRIC_EXPERTS = 32, /* of compressed-tensors */
     ADVICE_EXPERTS = 64,            /* of AWQ and GPTQ */
     ADVICE_DYNAMIC = 128, /* GPTQ: of all linears, layout_advice() has it not */
-    ADVICE_BITS = 8
+    ADVICE_GPTQ_GROUP = 256, /* GPTQ: a group that no loader takes */
+    ADVICE_BITS = 9
 };
 /* The properties that the module has: a set of ADVICE_* bits. */
 unsigned layout_advice(enum layout l, bool symmetric, uint64_t group,

@@ -10,7 +10,8 @@ void pack_advise(const struct pack_run *run, const struct pack_module *m,
 
     for (int b = 0; b < ADVICE_BITS; b++)
         if (a & 1u << b)
-            (1u << b == ADVICE_SHORT_GROUP ? warning : info)(
-                "%s: %s", m->name, layout_advice_text(1u << b));
+            ((1u << b) & (ADVICE_SHORT_GROUP | ADVICE_GPTQ_GROUP) ?
+                 warning :
+                 info)("%s: %s", m->name, layout_advice_text(1u << b));
     *advised |= a;
 }

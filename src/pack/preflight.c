@@ -45,14 +45,17 @@ static int collect(struct shapes *s, const struct model_config *c,
 static bool are_dynamic(const struct preflight *p, const struct shapes *s)
 {
     struct module_grid first, g;
-    bool differ = p->chooses;
+    bool differ = p->chooses, whole = true; /* one group for each row */
 
     if (p->layout != LAYOUT_GPTQ && p->layout != LAYOUT_GPTQ_V2)
         return false;
+    for (size_t i = 0; i < s->n; i++)
+        whole &= s->shape[i].cols <=
+                 grid_rules_find(&p->grids, s->shape[i].module).group;
     for (size_t i = 0; i < s->n && !differ; i++) {
         g = grid_rules_find(&p->grids, s->shape[i].module);
         first = i ? first : g;
-        differ = g.bits != first.bits || g.group != first.group;
+        differ = g.bits != first.bits || (g.group != first.group && !whole);
     }
     return differ;
 }
@@ -79,7 +82,8 @@ static void advise(const struct preflight *p, const struct shapes *s)
         }
         if (!first)
             continue;
-        if ((1u << b) & (ADVICE_SHORT_GROUP | ADVICE_MARLIN_SHAPE))
+        if ((1u << b) &
+            (ADVICE_SHORT_GROUP | ADVICE_GPTQ_GROUP | ADVICE_MARLIN_SHAPE))
             warning("%s is %" PRIu64 " x %" PRIu64 ", group %" PRIu64
                     " (%zu such of %zu): %s",
                     first->module, first->rows, first->cols, group, count, s->n,

@@ -28,10 +28,52 @@ static void path_of(const struct linear *l, int64_t layer,
     tensor_name_format(&n, to, TENSOR_NAME_MAX);
 }
 
-static bool usual(const struct run_facts *f, struct module_grid g)
+static bool usual(const struct mixed_grids *m, const struct run_facts *f,
+                  struct module_grid g)
 {
     return module_grid_same(
-        g, (struct module_grid){ f->group, f->symmetric, f->bits });
+        g, (struct module_grid){ m->group, f->symmetric, f->bits });
+}
+
+static bool is_gptq(const struct run_facts *f)
+{
+    return f->layout == LAYOUT_GPTQ || f->layout == LAYOUT_GPTQ_V2;
+}
+
+/* The grid as GPTQ's config tells it: GPTQModel takes -1 for all inputs, but of
+ * their numbers only some. */
+static void tell(const struct mixed_grids *m, const struct run_facts *f,
+                 const struct linear *l, struct module_grid *g)
+{
+    if (is_gptq(f) && (uint64_t)l->cols <= g->group &&
+        (m->group == GROUP_WHOLE ||
+         (g->group != m->group && !layout_gptq_group(g->group))))
+        g->group = GROUP_WHOLE;
+}
+
+/* What GPTQ's config says of most: GROUP_WHOLE if all linears have one group; or if
+ * those with the group of the facts have, and loaders take no such number. */
+static uint64_t group_of_most(const struct named_set *out,
+                              const struct model_config *config,
+                              const struct run_facts *f)
+{
+    bool all = is_gptq(f), most = all && !layout_gptq_group(f->group);
+
+    for (int64_t layer = 0; layer < config->n_layers; layer++)
+        for (int64_t i = 0; i < model_linear_count(config, layer); i++) {
+            struct module_grid g;
+            struct linear l;
+
+            model_linear(config, layer, i, &l);
+            if (!complete_is_packed(out, l.module, f))
+                continue;
+            g = complete_grid(out, l.module, (uint64_t)l.cols, f);
+            if ((uint64_t)l.cols <= g.group)
+                continue;
+            all = false;
+            most &= g.group != f->group;
+        }
+    return all || most ? GROUP_WHOLE : f->group;
 }
 
 static int compare_layers(struct everywhere *w, const struct linear *l,
@@ -78,8 +120,8 @@ static int list(struct mixed_grids *m, const struct everywhere *w,
                                           names_add(to, path, strlen(path), e);
 }
 
-/* Call compare_layers(), or with m list(), for each quantized linear. */
-static int each(struct everywhere *w, struct mixed_grids *m,
+/* Call compare_layers(), or with second list(), for each quantized linear. */
+static int each(struct everywhere *w, struct mixed_grids *m, bool second,
                 const struct named_set *out, const struct model_config *config,
                 const struct run_facts *facts, struct err *e)
 {
@@ -94,9 +136,10 @@ static int each(struct everywhere *w, struct mixed_grids *m,
             if (!complete_is_packed(out, l.module, facts))
                 continue;
             g = complete_grid(out, l.module, (uint64_t)l.cols, facts);
-            if (!m)
+            tell(m, facts, &l, &g);
+            if (!second)
                 rc = compare_layers(w, &l, g, e);
-            else if (!usual(facts, g))
+            else if (!usual(m, facts, g))
                 rc = list(m, w, &l, g, e);
         }
     return rc;
@@ -109,12 +152,12 @@ int mixed_collect(struct mixed_grids *m, const struct named_set *out,
     struct everywhere w = { 0 };
     int rc;
 
-    *m = (struct mixed_grids){ 0 };
+    *m = (struct mixed_grids){ .group = group_of_most(out, config, facts) };
     if (!facts->mixed)
         return 0;
-    rc = each(&w, NULL, out, config, facts, e);
+    rc = each(&w, m, false, out, config, facts, e);
     if (!rc)
-        rc = each(&w, m, out, config, facts, e);
+        rc = each(&w, m, true, out, config, facts, e);
     names_release(&w.kind);
     free(w.grid);
     free(w.alike);

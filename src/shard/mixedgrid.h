@@ -9,7 +9,11 @@
 
 enum { MIXED_KINDS = 32 };
 
-/* Kinds of grids other than that of the facts.  modules: paths, in which "*" stands
+/* The group of a linear that has one for all of its inputs, where the config says
+ * so instead of their number. */
+enum { GROUP_WHOLE = 0 };
+
+/* What the config says of most, and kinds of grids other than that.  modules: paths, in which "*" stands
  * for a number: "model.layers.*.mlp.down_proj" where all layers are alike,
  * "model.layers.3.mlp.experts" for all experts of a layer. */
 struct mixed_grids {
@@ -18,6 +22,7 @@ struct mixed_grids {
         struct names modules;
     } kind[MIXED_KINDS];
     size_t n;
+    uint64_t group; /* of most: that of the facts, or GROUP_WHOLE */
 };
 
 /* Fill *m from the checkpoint's tensors; mixed_release() when done, also after an

@@ -106,7 +106,6 @@ static void count_linears(struct publisher *u, const struct named_set *out)
                 continue;
             g = complete_grid(out, l.module, (uint64_t)l.cols, facts);
             *(g.bits == 8 ? &to->eight : &to->four) += 1;
-            to->differ |= g.bits != facts->bits || g.group != facts->group;
             to->weights += (uint64_t)l.rows * (uint64_t)l.cols;
         }
     for (int i = 0; i < u->plan.n; i++)
@@ -138,6 +137,7 @@ static int check_and_describe(struct publisher *u, char **dict, struct err *e)
         rc = e->code;
     if (!rc && facts)
         count_linears(u, &out);
+    u->linears.differ = mixed.n > 0;
     mixed_release(&mixed);
     plain_release(&plain);
     free(out.item);

@@ -21,6 +21,12 @@ static void pair_int(struct json_writer *j, const char *key, uint64_t value)
     jw_int(j, (int64_t)value);
 }
 
+static void pair_group(struct json_writer *j, uint64_t group)
+{
+    jw_key(j, "group_size");
+    jw_int(j, group == GROUP_WHOLE ? -1 : (int64_t)group);
+}
+
 static void pair_bool(struct json_writer *j, const char *key, bool value)
 {
     jw_key(j, key);
@@ -158,7 +164,7 @@ static void dynamic_entry(struct json_writer *j, const char *head,
     jw_begin(j, '{');
     if (grid) {
         pair_int(j, "bits", (uint64_t)grid->bits);
-        pair_int(j, "group_size", grid->group);
+        pair_group(j, grid->group);
     }
     jw_end(j, '}');
     if (fused_path(fused, sizeof(fused), path)) /* which has none itself */
@@ -241,7 +247,7 @@ static void gptq_dict(struct json_writer *j, const struct run_facts *facts,
     pair_string(j, "quant_method", "gptq");
     pair_string(j, "method", "gptq");
     pair_int(j, "bits", (uint64_t)facts->bits);
-    pair_int(j, "group_size", facts->group);
+    pair_group(j, mixed->group);
     pair_bool(j, "desc_act", facts->act_order);
     pair_bool(j, "sym", facts->symmetric);
     pair_bool(j, "lm_head", false);

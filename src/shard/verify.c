@@ -57,6 +57,25 @@ static bool are_mixed(const struct state *s)
            (other || (facts.layout == LAYOUT_CT && zeros && none));
 }
 
+/* The group where the config says one for all inputs: what was packed, or as many as
+ * the linear with the most has, with which all have one. */
+static uint64_t whole_group(const struct state *s)
+{
+    uint64_t most = 8;
+
+    if (s->v->facts)
+        return s->v->facts->group;
+    for (int64_t layer = 0; layer < s->config.n_layers; layer++)
+        for (int64_t i = 0; i < model_linear_count(&s->config, layer); i++) {
+            struct linear l;
+
+            model_linear(&s->config, layer, i, &l);
+            if ((uint64_t)l.cols > most)
+                most = (uint64_t)l.cols;
+        }
+    return most;
+}
+
 static int find_facts(struct state *s, struct err *e)
 {
     static const enum layout of[] = { [STORAGE_PLAIN] = LAYOUT_CT,
@@ -69,18 +88,19 @@ static int find_facts(struct state *s, struct err *e)
                                           LAYOUT_INT4PACK_XPU };
     enum storage st = checkpoint_storage(s->out);
     int64_t group = checkpoint_group(s->out);
+    bool whole = group < 1 && (st == STORAGE_GPTQ || st == STORAGE_GPTQ_V2);
 
     s->packed = st != STORAGE_PLAIN;
     if (!s->packed && s->v->facts)
         return err_set(e, E_BUG, "the config does not say what was packed");
     if (!s->packed)
         return 0;
-    if (group < 1)
+    if (group < 1 && !whole)
         return err_set(e, E_CONFIG, "one scale a row: not a layout of ours");
     s->facts =
         (struct run_facts){ .layout = of[st],
                             .bits = checkpoint_bits(s->out),
-                            .group = (uint64_t)group,
+                            .group = whole ? whole_group(s) : (uint64_t)group,
                             .symmetric = true,
                             .scale_dtype = DT_F16,
                             .capability = checkpoint_capability(s->out) };
@@ -97,7 +117,8 @@ static int find_facts(struct state *s, struct err *e)
             !strcmp(dot, ".scales_and_zeros"))
             s->facts.scale_dtype = s->names.item[i].dtype;
     }
-    s->facts.mixed = are_mixed(s);
+    s->facts.mixed =
+        are_mixed(s) || (whole && s->v->facts && s->v->facts->mixed);
     if ((st != STORAGE_CT || s->facts.mixed) &&
         s->v->facts) { /* no tensor tells, only the config */
         s->facts.symmetric = s->v->facts->symmetric;

@@ -205,6 +205,11 @@ END
     [[ $stderr == *"warning"*"320"*Marlin* ]]
     run -0 --separate-stderr forge-pack --layout gptq --check m
     [[ $stderr == *"the last group is short"*GPTQ_TORCH*vLLM* ]]
+    run -0 --separate-stderr forge-pack --layout gptq --group 48 --check m
+    [[ $stderr == *"group 48 (14 such of 14): no known loader takes this group size in GPTQ"* ]]
+    [[ $stderr != *GPTQ_TORCH* ]]
+    run -0 --separate-stderr forge-pack --layout gptq --group 320 --check m
+    [[ $stderr != *"no known loader"* ]] # one group for each row
     config 52 320
     refused 78 "model.layers.0.self_attn.q_proj is 52 x 52: awq needs outputs that are a multiple of 8" \
         --layout awq --group 32 --check m

@@ -141,10 +141,56 @@ setup() {
     [ "$(jq '.ppl == .ppl_original' report)" = true ]
 }
 
+# What the config says of groups: of most, of others, and what its name begins with.
+groups() { # CHECKPOINT
+    jq -c '.quantization_config | [.group_size, (.dynamic // {} | to_entries[] | .value)]' "$1/config.json"
+}
+
+@test "one group for each row: GPTQ says -1, which loaders take for any number of inputs" {
+    M=$FORGE_TREE/examples/llama-4m
+    forge quantize -q "$M" rows --method rtn --group 256 --grid '*.down_proj=768' --layout compressed-tensors
+    for to in gptq gptq_v2; do
+        rm -rf out back again
+        forge repack -q rows out --layout $to
+        [ "$(groups out)" = "[-1]" ]
+        grep -q AutoModelForCausalLM out/README.md
+        /usr/bin/python3 "$BATS_TEST_DIRNAME/../reference/actorder.py" same rows out
+        forge verify out >/dev/null
+        forge-shard -q --from "$M" --verify out
+        forge-tokens -q -n 2 -t 64 rows "$FORGE_TREE/examples/eval.txt" | forge-eval -q --json rows out >report
+        [ "$(jq -c '[.kl_max, .ppl == .ppl_original]' report)" = "[0,true]" ]
+        forge repack -q out back --layout compressed-tensors
+        /usr/bin/python3 "$reference" same back rows
+        forge repack -q out again --layout $to
+        [ "$(groups again)" = "[-1]" ]
+    done
+    # a row that lost a group is no longer what the config says
+    edit out 'head["model.layers.0.mlp.up_proj.scales"]["shape"] = [2, 384]'
+    run -65 forge-shard -q --from "$M" --verify out
+    rm -rf rows back again
+}
+
+@test "one group for each row of some: -1 for those whose number loaders refuse" {
+    M=$FORGE_TREE/examples/llama-4m
+    of() { # WANT ARGUMENT...
+        rm -rf out
+        forge quantize -q "$M" out --method rtn --layout gptq "${@:2}"
+        [ "$(groups out)" = "$1" ] || { groups out; return 1; }
+        forge verify -q out
+        forge-shard -q --from "$M" --verify out
+    }
+    of '[64,{"bits":4,"group_size":-1}]' --group 64 --grid '*.down_proj=768'
+    of '[64,{"bits":4,"group_size":256}]' --group 64 --grid '*.o_proj=256'
+    of '[256]' --group 256
+    of '[-1]' --group 768
+    of '[-1,{"bits":8,"group_size":-1}]' --group 256 --grid '*.down_proj=768,8bit'
+    of '[-1,{"bits":4,"group_size":64}]' --group 768 --grid '*.o_proj=64'
+}
+
 @test "zeros that the first version of GPTQ does not hold are refused before any work" {
     run -78 --separate-stderr forge repack asym-awq out --layout gptq
     [ "${#stderr_lines[@]}" = 1 ]
-    [[ $stderr == *"model.layers.0."* ]]
+    [[ $stderr == *"model.layers.0."*"vLLM refuses it asymmetric: use gptq_v2, awq or compressed-tensors" ]]
     [ ! -e out ]
 }
 

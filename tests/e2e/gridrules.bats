@@ -133,7 +133,7 @@ setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
     rm -r all
     no 78 "model.layers.0.mlp.down_proj has codes of 8 bits: layout awq has 4" --layout awq --grid '*.down_proj=8bit'
     no 78 "'model.layers.0.mlp.gate_proj' and 'model.layers.0.mlp.up_proj' differ" --grid '*.gate_proj=8bit'
-    no 78 "its loaders refuse asymmetric ones" --layout gptq --grid '*.down_proj=asym'
+    no 78 "vLLM refuses it asymmetric: use gptq_v2" --layout gptq --grid '*.down_proj=asym'
     no 78 "'model.layers.0.self_attn.q_proj' and 'model.layers.0.self_attn.k_proj' differ: runtimes load both as one matrix" \
         --grid '*.q_proj=32'
     no 78 "'*.up=32' matches none of the linears that are quantized" --grid '*.up=32'
