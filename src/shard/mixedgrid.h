@@ -13,9 +13,9 @@ enum { MIXED_KINDS = 32 };
  * so instead of their number. */
 enum { GROUP_WHOLE = 0 };
 
-/* What the config says of most, and kinds of grids other than that.  modules: paths, in which "*" stands
- * for a number: "model.layers.*.mlp.down_proj" where all layers are alike,
- * "model.layers.3.mlp.experts" for all experts of a layer. */
+/* What the config says of most, and kinds of grids other than that.  modules: paths,
+ * in which "*" stands for a number: "model.layers.*.mlp.down_proj" where all layers
+ * are alike, "model.layers.3.mlp.experts" for all experts of a layer. */
 struct mixed_grids {
     struct mixed_kind {
         struct module_grid grid;
