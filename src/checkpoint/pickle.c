@@ -536,11 +536,9 @@ static int run(struct machine *m)
 static int give_batches(struct machine *m, const char *name,
                         const struct value *list, pickle_each *each, void *arg)
 {
-    char batch[300];
+    char batch[PICKLE_NAME + 32];
     int r = 0;
 
-    if (strlen(name) > 250)
-        return refuse(m, "'%.200s' is too long a name of a list", name);
     for (size_t i = 0; i < list->count && !r; i++) {
         const struct value *v = list->item[i];
 
@@ -569,14 +567,16 @@ static int give(struct machine *m, pickle_each *each, void *arg)
 
         if (key->type != VALUE_TEXT)
             return refuse(m, "a key that is no text");
+        if (strlen(key->text) > PICKLE_NAME) /* each() copies it */
+            return refuse(m, "'%.200s' is too long a name", key->text);
         if (v->type == VALUE_LIST || v->type == VALUE_TUPLE) {
             r = give_batches(m, key->text, v, each, arg);
-            continue;
-        }
-        if (v->type != VALUE_TENSOR)
+        } else if (v->type == VALUE_TENSOR) {
+            v->tensor->name = key->text;
+            r = each(arg, v->tensor, m->e);
+        } else {
             return refuse(m, "'%.200s' is no tensor", key->text);
-        v->tensor->name = key->text;
-        r = each(arg, v->tensor, m->e);
+        }
     }
     return r;
 }

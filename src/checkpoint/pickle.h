@@ -10,6 +10,8 @@
 
 #include "checkpoint/checkpoint.h"
 
+enum { PICKLE_NAME = 250 }; /* bytes of a name in a dict, at most */
+
 /* A tensor of the dict: a view of a storage. */
 struct pickle_tensor {
     const char *name; /* NUL-terminated */

@@ -165,6 +165,17 @@ static void shared_list(void)
     CHECK((size_t)given <= n / 4);
 }
 
+/* Each tensor of a list has a copy of its name. */
+static void long_name(void)
+{
+    char s[300] = P "}X\xfb\0\0\0";
+    size_t n = sizeof(P "}X\xfb\0\0\0") - 1;
+
+    memset(s + n, 'k', 251);
+    memcpy(s + n + 251, "Ns.", 3);
+    CHECK(run(s, n + 254) == E_DATA && strstr(e.msg, "is too long a name"));
+}
+
 static void structure(void)
 {
     REFUSED("", "ends early");
@@ -268,6 +279,7 @@ int main(void)
     structure();
     proportion();
     shared_list();
+    long_name();
     tensors();
     cuts();
     return 0;
