@@ -120,12 +120,12 @@ c.save_safetensors(f"{d}/head.safetensors", head, {})
 c.save_safetensors(f"{d}/bad.safetensors", {**q, "lm_heat": f4(20, 256)}, {})
 P
     forge-hooks -q "$M" q.safetensors >want
-    for files in one two "q head"; do
+    for files in one.safetensors two.safetensors "q.safetensors head.safetensors"; do
         # shellcheck disable=SC2086
-        run -0 --separate-stderr forge-hooks -o got "$M" $(printf '%s.safetensors ' $files)
+        run -0 --separate-stderr forge-hooks -o got "$M" $files
         cmp got want
         line="'lm_head' is not quantized: left out"
-        [ "$files" != two ] || line="2 tensors of modules that are not quantized left out, the first of 'lm_head'"
+        [ "$files" != two.safetensors ] || line="2 tensors of modules that are not quantized left out, the first of 'lm_head'"
         [ "${stderr_lines[0]}" = "forge-hooks: $line" ]
     done
     refused 65 "'lm_heat': is no linear that is quantized" bad.safetensors
