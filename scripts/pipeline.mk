@@ -12,7 +12,7 @@
 #
 # The work directory is data and is never executed.  `forge stage plan` checks its
 # settings and prints
-#   LAYERS=0,1,2...   METHOD=gptq|rtn   PROPAGATE=quantized|original
+#   LAYERS=0,1,2...   METHOD=gptq|rtn|absmax   PROPAGATE=quantized|original
 #   FISHER=yes (rows are solved together; otherwise empty)
 #   WEIGHTS=yes (tokens have weights, which come with F; otherwise empty)   T C S
 #   TUNE=yes (codes are tuned; otherwise empty)   U (their directory; otherwise S)
@@ -47,7 +47,8 @@ endif
 comma  := ,
 layers := $(subst $(comma), ,$(LAYERS))
 STEP   := exec $(RUN) forge stage
-codes  := $(layers:%=$S/codes-%.fts)
+# absmax: weights are rounded where they are packed, and no step makes codes.
+codes  := $(if $(filter absmax,$(METHOD)),,$(layers:%=$S/codes-%.fts))
 
 # A file that exists is whole, even if its recipe failed later: make must not remove
 # the layers that a killed or failed loop has finished.
@@ -95,6 +96,7 @@ ifeq ($(METHOD),rtn)
 # Round to nearest: no data, every layer by itself.
 $(codes): $S/codes-%.fts:
 	@$(STEP) round $*
+else ifeq ($(codes),)
 else ifneq ($(PARTS),1)
 # Parts of the tokens.  At each stop, a point of a layer, every part runs up to there
 # and writes the moments of its inputs; they are merged, in the order of parts, by

@@ -89,6 +89,10 @@ void job_grid(const struct job *j, struct job_words *w)
         add_word(w, "--scale-dtype");
         add_word(w, "bf16");
     }
+    if (j->search == SEARCH_ABSMAX) {
+        add_word(w, "--search");
+        add_word(w, "absmax");
+    }
     /* above EFFORT_FAST forge-solve chooses grids itself; these serve for
      * comparison */
     if (j->method == METHOD_GPTQ && j->effort != EFFORT_FAST) {
@@ -205,6 +209,7 @@ static void put_all(struct json_writer *w, const struct job *j)
     put_word(w, "layout", JOB_LAYOUTS, j->layout);
     put_word(w, "rest", GGUF_REST_WORDS, j->rest);
     put_word(w, "method", METHOD_WORDS, j->method);
+    put_word(w, "search", SEARCH_WORDS, j->search);
     put_word(w, "effort", EFFORT_WORDS, j->effort);
     put_word(w, "propagate", PROPAGATE_WORDS, j->propagate);
     put_int(w, "sequences", j->sequences);
@@ -374,6 +379,8 @@ static void get_all(struct reader *r, struct job *j)
     get_word(r, "layout", JOB_LAYOUTS, &j->layout);
     get_word(r, "rest", GGUF_REST_WORDS, &j->rest);
     get_word(r, "method", METHOD_WORDS, &j->method);
+    if (*settings_text(r->s, "search")) /* trees before had none */
+        get_word(r, "search", SEARCH_WORDS, &j->search);
     get_word(r, "effort", EFFORT_WORDS, &j->effort);
     get_word(r, "propagate", PROPAGATE_WORDS, &j->propagate);
     get_int(r, "sequences", 1, 1 << 30, &j->sequences);

@@ -16,6 +16,11 @@
 
 enum method { METHOD_GPTQ, METHOD_RTN };
 #define METHOD_WORDS "gptq|rtn"
+/* --search of METHOD_RTN: forge-grid's search for a scale, or the scale that spans a
+ * group's weights, with which forge-pack --rtn packs as it reads: no codes in
+ * between. */
+enum { SEARCH_AUTO, SEARCH_ABSMAX };
+#define SEARCH_WORDS "auto|absmax"
 
 /* --layout: the layouts of serving engines, or one GGUF file, made of the
  * checkpoint in WORK/packed-KEY, which is in layout compressed-tensors. */
@@ -50,7 +55,7 @@ struct globs {
 struct job {
     char model[PATH_MAX], text[PATH_MAX], out[PATH_MAX]; /* absolute */
     int layout; /* index into JOB_LAYOUTS */
-    int method, effort, propagate, rest;
+    int method, search, effort, propagate, rest;
     int64_t sequences, seqlen, group, blend, threads, jobs;
     int64_t layers, modules;
     int64_t parts; /* of the tokens: stops.h; 1: one pipe */

@@ -165,6 +165,10 @@ static int finish(const struct request *r, struct follow *f,
     follow_clear(f);
     if (rc)
         return rc;
+    if (r->j.search == SEARCH_ABSMAX) { /* all at once, without reports */
+        f->done = r->j.modules;
+        f->layers_done = r->j.layers;
+    }
     if (!r->quiet)
         summary_print(r, &f->records, m->seconds, m->peak);
     return flush_stdout(e) < 0 ? err_prefix(e, "'%s' is complete", r->out) : 0;

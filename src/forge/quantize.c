@@ -67,6 +67,10 @@ static void parse(struct request *r, int argc, char **argv)
           &r->skip, 0, 0, false },
         { OPT_CHOICE, 0, "method", METHOD_WORDS,
           "rtn: round to nearest, no data [gptq]", &j->method, 0, 0, false },
+        { OPT_CHOICE, 0, "search", SEARCH_WORDS,
+          "with --method rtn: search each group's scale, or take the one that "
+          "spans it [auto]",
+          &j->search, 0, 0, false },
         { OPT_CHOICE, 0, "effort", EFFORT_WORDS,
           "nearer to the original, and slower [default]", &j->effort, 0, 0,
           false },
@@ -236,6 +240,12 @@ static int settle(struct request *r, struct err *e)
         if (grid_rule_check(r->grids.item[i], e) < 0 ||
             globs_add(&j->grids, r->grids.item[i], e) < 0)
             return e->code;
+    if (j->search != SEARCH_AUTO && j->method != METHOD_RTN)
+        return err_set(e, E_USAGE, "--search is for --method rtn");
+    if (j->search != SEARCH_AUTO && j->grids.n)
+        return err_set(e, E_USAGE,
+                       "--grid: --search absmax has grids of one "
+                       "kind");
     if (settle_tokens(r, e) < 0 ||
         env_number("FORGE_STEP_COST", STEP_COST_MAX, &j->step, e) < 0)
         return e->code;

@@ -157,7 +157,9 @@ static void plan_bytes(const struct request *r, struct room *room)
     room_states(r, room);
     if (request_gradients(r))
         plan_gradient(r, tokens, room);
-    room->work = (double)p->quantized * 17 / 32 + room->states_disk;
+    if (j->search != SEARCH_ABSMAX) /* codes */
+        room->work = (double)p->quantized * 17 / 32;
+    room->work += room->states_disk;
     if (j->propagate == PROPAGATE_ORIGINAL)
         room->work += hidden_files(r, tokens);
     else

@@ -19,6 +19,7 @@
 #include "common/io/stream.h"
 #include "common/math/cpu.h"
 #include "forge/command.h"
+#include "forge/stage_pack.h"
 #include "forge/stage_parts.h"
 #include "forge/stage_took.h"
 #include "forge/stage_tune.h"
@@ -64,36 +65,6 @@ static void add_parts(struct stage *s, struct command *c)
 {
     if (s->j.parts > 1)
         command_add(c, "--parts", number_word(s->counts[1], s->j.parts), NULL);
-}
-
-/* What a file in GGUF is made of, or OUT. */
-static const char *checkpoint_path(const struct stage *s)
-{
-    return s->j.layout == JOB_GGUF ? s->P : s->j.out;
-}
-
-/* The checkpoint in directory `out`: all codes in the runtime's layout, and what
- * forge-shard takes from the model.  Beside a loop: while its layers are written. */
-static void pack(struct stage *s, const char *out)
-{
-    struct command *c = pipes_add(&s->p, "forge");
-
-    c->feeder = true;
-    c->beside = c->along = s->p.loop;
-    c->before = stage_text(s, "%s/codes-%%.fts", s->U);
-    c->n_before = s->j.layers;
-    /* as fast as the words are read, which a GPU starts later than */
-    c = stage_tool(s, "forge-pack");
-    if (s->j.grids.n)
-        command_add(c, "--mixed", NULL);
-    command_add(c, "--device", "cpu", "--layout",
-                layout_name(job_layout(&s->j)), "--expect-key", s->j.ukey,
-                NULL);
-    c = stage_tool(s, "forge-shard");
-    stage_choice(s, c);
-    command_add(c, "--from", s->j.model, "--others", "--in-order",
-                "--shard-size", stage_text(s, "%" PRIu64, s->j.shard_size), out,
-                NULL);
 }
 
 /* What the next layer would be made of. */
@@ -145,37 +116,15 @@ static int stage_loop(struct stage *s, struct err *e)
     s->p.ring_done = ring_done;
     s->p.ctx = s;
     if (!s->j.tune)
-        pack(s, checkpoint_path(s));
+        stage_add_pack(s);
     return 0;
-}
-
-/* A loop leaves the name of the checkpoint in this file: it has made that, too. */
-static const char *made_path(struct stage *s)
-{
-    return stage_path(s->path[0], s->U, "made");
-}
-
-static bool is_made(struct stage *s)
-{
-    char *out = NULL;
-    size_t len;
-    struct err e;
-    bool made = !access(checkpoint_path(s), F_OK) &&
-                !file_slurp(&out, &len, made_path(s), PATH_MAX, &e) &&
-                !strcmp(out, checkpoint_path(s));
-
-    free(out);
-    return made;
 }
 
 static void loop_tidy(struct stage *s)
 {
-    const char *made = checkpoint_path(s);
-    struct err e;
-
     states_tidy(s);
-    if (!s->j.tune && publish_text(made_path(s), made, strlen(made), &e) < 0)
-        warning("%s", e.msg);
+    if (!s->j.tune)
+        stage_made(s);
 }
 
 /* F of the outputs (gptq/solve/fisher_descent.h) and weights of the tokens, of the
@@ -257,37 +206,6 @@ static int stage_solve(struct stage *s, struct err *e)
 static int stage_round(struct stage *s, struct err *e)
 {
     return solve_layer(s, NULL, e);
-}
-
-/* What forge-gguf reads. */
-static int stage_pack(struct stage *s, struct err *e)
-{
-    (void)e;
-    if (!is_made(s))
-        pack(s, s->P);
-    return 0;
-}
-
-static int stage_result(struct stage *s, struct err *e)
-{
-    const char *name = strrchr(s->j.out, '/') + 1;
-    size_t n = strlen(name);
-    char rest[JOB_WORD];
-
-    if (s->j.layout != JOB_GGUF) {
-        if (!is_made(s))
-            pack(s, s->j.out);
-        return 0;
-    }
-    if (stage_checkpoint(s->P, e) < 0)
-        return e->code;
-    snprintf(s->counts[0], WORD, "%s",
-             opt_word(GGUF_REST_WORDS, s->j.rest, rest));
-    n -= n > 5 && !strcmp(name + n - 5, ".gguf") ? 5 : 0;
-    snprintf(s->called, sizeof(s->called), "--name=%.*s", (int)n, name);
-    command_add(stage_tool(s, "forge-gguf"), "--rest", s->counts[0], s->called,
-                s->P, s->j.out, NULL);
-    return 0;
 }
 
 /* What a step is told. */

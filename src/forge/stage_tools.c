@@ -166,6 +166,17 @@ struct command *stage_grid(struct stage *s)
     return c;
 }
 
+struct command *stage_round_tool(struct stage *s)
+{
+    struct command *c = stage_tool(s, "forge-pack");
+
+    add_device(s, c);
+    command_add(c, "--rtn", "--group", number_word(s->counts[0], s->j.group),
+                s->j.symmetric ? "--symmetric" : "--asymmetric",
+                "--scale-dtype", s->j.bf16_scales ? "bf16" : "f16", NULL);
+    return c;
+}
+
 int stage_solve_tool(struct stage *s, struct command **c, struct err *e)
 {
     if (pipes_report(&s->p, s->report, e) < 0)

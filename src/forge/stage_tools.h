@@ -62,6 +62,8 @@ const char *stage_weights_path(struct stage *s);
 /* Let it weigh tokens, if the job does. */
 void stage_weigh(struct stage *s, struct command *c);
 struct command *stage_grid(struct stage *s);
+/* forge-pack --rtn, on the grids of job_grid(). */
+struct command *stage_round_tool(struct stage *s);
 /* Add forge-solve, whose report, a line of JSON per module, is passed on by
  * us.  E_TEMP. */
 MUST_CHECK int stage_solve_tool(struct stage *s, struct command **c,

@@ -97,6 +97,24 @@ static int read_row(struct standing *s, int64_t layer, struct err *e)
     return rc;
 }
 
+/* --search absmax has no files of layers: they are all in OUT. */
+static int read_packed_rows(struct standing *s, struct err *e)
+{
+    const struct module_choice choice = job_choice(&s->j);
+    struct model_config c;
+
+    if (job_config(&s->j, &c, e) < 0)
+        return e->code;
+    for (int64_t i = 0; i < s->j.layers && i < c.n_layers; i++) {
+        s->row[i].solved = true;
+        s->row[i].modules = (size_t)module_chosen_count(&choice, &c, i);
+        s->done += (int64_t)s->row[i].modules;
+        s->layers_done++;
+    }
+    model_config_release(&c);
+    return 0;
+}
+
 static bool has(const struct standing *s, enum stop_file which, int64_t number)
 {
     char S[STAGE_DIR], name[STOP_FILE], path[PATH_MAX + 128];
@@ -205,7 +223,10 @@ static int look(struct standing *s, struct err *e)
     if (!s->row)
         return e->code;
     s->gradients = has_gradients(s);
-    for (int64_t i = 0; i < s->j.layers; i++)
+    if (s->j.search == SEARCH_ABSMAX && !strcmp(s->state, "complete") &&
+        read_packed_rows(s, e) < 0)
+        return e->code;
+    for (int64_t i = 0; i < s->j.layers && s->j.search != SEARCH_ABSMAX; i++)
         if (read_row(s, i, e) < 0)
             return e->code;
     if (find_stop(s, e) < 0 || find_hosts(s, e) < 0)

@@ -89,7 +89,7 @@ static int sum_parts(const char *out, const struct model_config *c,
     return 0;
 }
 
-static void print_modules(const struct request *r, const struct records *all,
+static void print_modules(const struct request *r, size_t modules,
                           size_t rounded)
 {
     struct linears n = { .eight = 0 };
@@ -104,9 +104,9 @@ static void print_modules(const struct request *r, const struct records *all,
             rc = sum_parts(r->j.out, &c, &n, &ignored);
         model_config_release(&c);
     }
-    n.eight = n.eight < all->modules ? n.eight : all->modules;
+    n.eight = n.eight < modules ? n.eight : modules;
     printf("modules   %s, %zu of them rounded to nearest\n",
-           layout_kinds_text(kinds, all->modules - n.eight, n.eight), rounded);
+           layout_kinds_text(kinds, modules - n.eight, n.eight), rounded);
     if (!rc && n.weights > 0)
         printf("bits      %.3f for each of their weights, scales included\n",
                n.bits / n.weights);
@@ -129,7 +129,10 @@ static void print_loss(const struct request *r, const struct records *all)
         if (!worst || module_ratio(m) > module_ratio(worst))
             worst = m;
     }
-    print_modules(r, all, rounded);
+    if (r->j.search == SEARCH_ABSMAX) /* packed without records */
+        print_modules(r, (size_t)r->plan.modules, (size_t)r->plan.modules);
+    else
+        print_modules(r, all->modules, rounded);
     if (worst)
         printf("loss      %.3f of round-to-nearest, at worst %.3f: %s\n",
                sum / rtn, module_ratio(worst), worst->name);

@@ -63,7 +63,10 @@ int job_variables(const struct job *j, struct job_variables *v, struct err *e)
 
     *v = (struct job_variables){ {
         layer_list(j->layers, e),
-        formatted(e, "METHOD=%s", j->method == METHOD_RTN ? "rtn" : "gptq"),
+        formatted(e, "METHOD=%s",
+                  j->search == SEARCH_ABSMAX ? "absmax" :
+                  j->method == METHOD_RTN    ? "rtn" :
+                                               "gptq"),
         formatted(e, "PROPAGATE=%s",
                   j->propagate == PROPAGATE_ORIGINAL ? "original" :
                                                        "quantized"),

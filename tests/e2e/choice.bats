@@ -30,6 +30,32 @@ assert len(packed) == 24 and all(some[n] == whole[n] for n in packed)
 PYTHON
 }
 
+@test "--method rtn --search absmax: what forge-grid --search absmax and forge-solve would make, without codes in between" {
+    for layout in compressed-tensors awq gptq gptq_v2; do
+        for kind in --sym --asym; do
+            [ $layout$kind != gptq--asym ] || continue
+            rm -rf one three work
+            forge quantize "$model" one --method rtn --search absmax --group 64 --layout $layout $kind -q --work work --skip '*.down_proj'
+            [ -z "$(find work -name '*.fts')" ]
+            forge status --json work | jq -e '.state == "complete" and .percent == 100 and .done == 24 and .layers_done == 4' >/dev/null
+            forge-weights -q --linears --skip '*.down_proj' "$model" |
+                forge-grid -q --search absmax --group 64 ${kind}metric | forge-solve -q --method rtn |
+                forge-pack -q --layout $layout ${kind}metric | forge-shard -q --from "$model" --others --skip '*.down_proj' three
+            [ "$(check "$model" one $layout '*' '*.down_proj')" = "4 24" ]
+            python3 - <<PYTHON
+import sys
+sys.path.insert(0, "$tree/tests/reference")
+from choice import tensors
+assert tensors("one") == tensors("three")
+PYTHON
+            cmp one/config.json three/config.json
+        done
+    done
+    forge quantize "$model" file.gguf --method rtn --search absmax --layout gguf -q
+    forge quantize "$model" told --method rtn --search absmax --progress json 2>events
+    tail -n 1 events | jq -e '.event == "end" and .done == 28 and .total == 28' >/dev/null
+}
+
 @test "layers of which nothing is quantized, whatever the method; and again from what is there" {
     for how in "--effort fast" "--effort default" "--effort best" "--propagate original --jobs 2"; do
         for layer in 0 3; do

@@ -114,6 +114,11 @@ teardown() { # the disk of a test that failed
         refused 64 forge quantize "$model" out --method rtn $how
         [ "$stderr" = "forge: ${how% *}: --method rtn has no tokens" ]
     done
+    for how in "" "--method gptq"; do
+        # shellcheck disable=SC2086
+        without "--search is for --method rtn" --search absmax $how
+    done
+    without "--grid: --search absmax has grids of one kind" --method rtn --search absmax --grid '*=64'
     # this effort may tune by itself
     forge quantize "$model" out --text "$text" --tune-batch 4 --effort best --rate 1 --dry-run
 }
