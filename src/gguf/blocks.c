@@ -19,6 +19,11 @@ bool block_min(uint16_t *m, uint16_t scale, int zero)
     return (*m & 0x7c00) != 0x7c00;
 }
 
+bool block_min_exact(uint16_t m, uint16_t scale, int zero)
+{
+    return f32_from_f16(m) == (float)-zero * f32_from_f16(scale);
+}
+
 struct job {
     uint8_t *out;
     enum gguf_type type;

@@ -26,6 +26,8 @@ struct block_codes {
 
 /* F16 of -zero * scale; false: beyond its range. */
 bool block_min(uint16_t *m, uint16_t scale, int zero);
+/* Whether m, which block_min() gave, is -zero * scale, not only near it. */
+bool block_min_exact(uint16_t m, uint16_t scale, int zero);
 /* t: GGUF_Q4_0, where all zeros are 8; GGUF_Q4_1; or GGUF_Q8_0, of codes of 8
  * bits, where all zeros are 128. */
 void block_codes_pack(uint8_t *out, enum gguf_type t,

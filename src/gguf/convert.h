@@ -37,6 +37,8 @@ struct gguf_plan {
     struct gguf_item *item;
     size_t n, cap;
     uint64_t q4_0, q4_1, q8_0; /* quantized linears of each type */
+    uint64_t rounded; /* of q4_1, with a least weight that F16 does not hold */
+    uint64_t doubles; /* tensors in F64, which become F32 */
     struct gguf head;
     size_t digests; /* place of DIGESTS_KEY's values in the head */
 };

@@ -83,6 +83,20 @@ static int verify(const struct settings *s)
     return v.wrong ? EXIT_NO : 0;
 }
 
+/* Say which values will be others than the checkpoint's.  An error of m = -z s in F16 is
+ * half a last place: below 15 s / 2048. */
+static void warn(const struct gguf_plan *p)
+{
+    if (p->rounded)
+        warning("Q4_1 holds zero points times scales, rounded to F16: weights "
+                "of %" PRIu64 " linear%s change by less than 1/128 of their "
+                "scale",
+                p->rounded, p->rounded > 1 ? "s" : "");
+    if (p->doubles)
+        warning("%" PRIu64 " tensor%s in F64 will be rounded to F32",
+                p->doubles, p->doubles > 1 ? "s" : "");
+}
+
 int main(int argc, char **argv)
 {
     struct settings s = { 0 };
@@ -99,6 +113,7 @@ int main(int argc, char **argv)
         die(E_CREATE, "'%s': is there already", s.out);
     if (gguf_plan(&plan, s.model, s.name, s.rest == GGUF_REST_Q8_0, &e))
         fail(&e, s.model);
+    warn(&plan);
     progress_start(&progress, s.tool.progress, "tensors", plan.n);
     if (!s.check && gguf_write(&plan, s.out, &progress, &e))
         die_err(&e);

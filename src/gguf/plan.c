@@ -65,11 +65,15 @@ int gguf_check_zeros(const char *module, int bits, struct err *e)
                        module, bits);
 }
 
+/* *t: of its blocks; *rounded: whether the least weight of one is not what zero and
+ * scale say. */
 static int check_grid(const struct ck_quantized *q, const char *module,
-                      enum gguf_type *t, struct err *e)
+                      enum gguf_type *t, bool *rounded, struct err *e)
 {
-    uint16_t *scales, m;
+    uint16_t *scales, m = 0;
     int rc = 0;
+
+    *rounded = false;
 
     if (q->g_idx)
         return err_set(e, E_CONFIG,
@@ -92,6 +96,7 @@ static int check_grid(const struct ck_quantized *q, const char *module,
                          "'%.200s': of output %" PRIu64 ", group %" PRIu64
                          ", the scale times the zero, %d, is beyond F16",
                          module, i / q->groups, i % q->groups, q->zeros[i]);
+        *rounded |= q->bits == 4 && !block_min_exact(m, scales[i], q->zeros[i]);
     }
     free(scales);
     return rc;
@@ -190,6 +195,7 @@ static int add_packed(struct gguf_plan *p, const struct ck_tensor *t,
     struct gguf_place place[GGUF_PLACES];
     char weight[1100];
     struct ck_quantized q;
+    bool rounded = false;
     int rc = checkpoint_grid(p->c, module, &q, e), n;
 
     snprintf(weight, sizeof(weight), "%s.weight", module);
@@ -197,7 +203,7 @@ static int add_packed(struct gguf_plan *p, const struct ck_tensor *t,
     if (rc > 0 && !n)
         rc = no_name(module, e);
     if (rc > 0)
-        rc = check_grid(&q, module, &item.type, e);
+        rc = check_grid(&q, module, &item.type, &rounded, e);
     item.rows = q.rows;
     item.cols = q.cols;
     ck_quantized_release(&q);
@@ -206,6 +212,7 @@ static int add_packed(struct gguf_plan *p, const struct ck_tensor *t,
     *(item.type == GGUF_Q4_0 ? &p->q4_0 :
       item.type == GGUF_Q8_0 ? &p->q8_0 :
                                &p->q4_1) += 1;
+    p->rounded += rounded;
     for (int i = 0; i < n; i++) {
         struct gguf_item x = item;
 
@@ -244,6 +251,7 @@ static int add_plain(struct gguf_plan *p, const struct ck_tensor *t,
         if (lay_out(p, t, &place[i], &x, e))
             return e->code;
         x.type = place[i].f32 ? GGUF_F32 : plain_type(p, &x, t->dtype);
+        p->doubles += t->dtype == DT_F64 && x.type == GGUF_F32;
         if (add_at(p, t, &x, &place[i], e))
             return e->code;
     }

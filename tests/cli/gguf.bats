@@ -229,6 +229,39 @@ P
     rm -rf bf16
 }
 
+@test "values that a file does not hold exactly are said, with their number" {
+    says() { # TEXT or nothing, CHECKPOINT
+        rm -f x.gguf
+        run -0 --separate-stderr forge-gguf --progress never "$2" x.gguf
+        [[ $1 && $stderr == "forge-gguf: warning: $1"* ]] || [[ -z $1 && $stderr != *warning* ]] ||
+            { echo "said: $stderr"; return 1; }
+    }
+    n=$(ggufs rounded asym)
+    [ "$n" = 28 ]
+    mins="Q4_1 holds zero points times scales, rounded to F16: weights of"
+    says "$mins 28 linears change by less than 1/128 of their scale" asym
+    run -0 --separate-stderr forge repack asym y.gguf --layout gguf
+    [ "$(grep -c 'warning: Q4_1 holds' <<<"$stderr")" = 1 ]
+    run -0 --separate-stderr forge repack -q asym z.gguf --layout gguf
+    [ -z "$stderr" ]
+    says "" sym
+    forge quantize -q "$M" some --method rtn --group 32 --grid '*.down_proj=asym' --layout compressed-tensors
+    says "$mins 4 linears change" some
+    # scales that are powers of two: exact, whatever the zeros
+    for i in 0 1 2; do
+        edit some "a, b = head['model.layers.$i.mlp.down_proj.weight_scale']['data_offsets']; data[a:b] = b'\\0\\x20' * ((b - a) // 2)"
+    done
+    [ "$(ggufs rounded some)" = 1 ]
+    says "$mins 1 linear change" some
+    edit some "a, b = head['model.layers.3.mlp.down_proj.weight_scale']['data_offsets']; data[a:b] = b'\\0\\x20' * ((b - a) // 2)"
+    [ "$(ggufs rounded some)" = 0 ]
+    says "" some
+    cp -r "$M" wide
+    edit wide "head['model.norm.weight'].update(dtype='F64', shape=[64])"
+    says "1 tensor in F64 will be rounded to F32" wide
+    rm -rf some wide
+}
+
 @test "wrong command lines, an output that is there, a full disk" {
     refused 64 "want MODEL and OUT" sym
     refused 64 "want MODEL (try" --check sym x

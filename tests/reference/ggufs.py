@@ -15,6 +15,9 @@ forge-gguf where the gguf package is not.
         in 4 bits, too, as other quantizers store it
     ggufs.py keys OUT FILE
         FILE has that kv_b_proj: the values' codes, and the keys' weights turned
+    ggufs.py rounded PACKED
+        of how many linears F16 does not hold each zero times scale; exit 1 if one is
+        further from what F16 holds than 1/128 of the scale
     ggufs.py pairs FILE        its metadata, a line each, arrays by their length
 
 Needs python3-numpy."""
@@ -280,6 +283,16 @@ def check_freqs(f, c, s):
     assert np.allclose(f, 1 / inv, rtol=1e-6), "rope_freqs"
 
 
+def rounded(packed):
+    n = 0
+    for _, q, s, z in actorder.modules(packed):
+        s, z = (np.broadcast_to(x, q.shape).astype("f8") for x in (s, z))
+        off = np.abs((z * s).astype("f2").astype("f8") - z * s)
+        assert (off < np.abs(s) / 128).all()
+        n += bool(off.any())
+    print(n)
+
+
 def pairs(path):
     for k, v in Reader(path).pairs.items():
         print(k, len(v) if isinstance(v, list) else v)
@@ -291,4 +304,4 @@ if __name__ == "__main__":
     elif sys.argv[1] == "experts":
         experts(sys.argv[2], sys.argv[3], (sys.argv[4:] or [None])[0])
     else:
-        {"latent": latent, "keys": keys, "pairs": pairs}[sys.argv[1]](*sys.argv[2:])
+        {"latent": latent, "keys": keys, "rounded": rounded, "pairs": pairs}[sys.argv[1]](*sys.argv[2:])
