@@ -3,10 +3,12 @@
  * Linears that can be quantized become `weight` frames, everything else
  * `tensor` frames, in the order of the files.  See forge-weights(1). */
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "checkpoint/expertmap.h"
 #include "checkpoint/join.h"
+#include "checkpoint/made.h"
 #include "common/cli/tool.h"
 
 struct settings {
@@ -114,6 +116,28 @@ static int prune(const struct settings *s, struct checkpoint *c,
     return checkpoint_prune(c, map, config, (enum expert_mode)s->mode, e);
 }
 
+/* *text = what HEAD says of the model, and of codes that are written, how they were made;
+ * free() it. */
+static int head_facts(const struct weights_plan *p, char **text, struct err *e)
+{
+    char *made = NULL;
+    bool codes = false;
+    int n;
+
+    for (size_t i = 0; i < p->count && !p->dequantize; i++)
+        codes |= p->item[i].kind == WEIGHTS_PACKED;
+    if (codes && made_facts(p->c, &made, e))
+        return e->code;
+    n = asprintf(text,
+                 "\"model\":{\"tensors\":%zu,\"fingerprint\":\"xxh3:%016llx\"}"
+                 "%s%s",
+                 checkpoint_count(p->c),
+                 (unsigned long long)checkpoint_fingerprint(p->c),
+                 made ? ",\"made\":" : "", made ? made : "");
+    free(made);
+    return n < 0 ? err_set(e, E_TEMP, "HEAD: out of memory") : 0;
+}
+
 static int write_all(struct weights_plan *p, struct stream_writer *w,
                      struct progress *prog, struct err *e)
 {
@@ -170,7 +194,7 @@ int main(int argc, char **argv)
     struct stream_writer *w;
     struct checkpoint *c;
     struct progress prog;
-    char facts[128];
+    char *facts;
     struct err e;
 
     base_init(argv[0]);
@@ -180,17 +204,15 @@ int main(int argc, char **argv)
         checkpoint_open(&c, s.model, &e) || prune(&s, c, &config, &map, &e))
         die_err(&e);
     module_choice_apply(&ch.quantized, &config);
-    if (weights_plan(&plan, c, &config, &ch, &e))
+    if (weights_plan(&plan, c, &config, &ch, &e) ||
+        head_facts(&plan, &facts, &e))
         die_err(&e);
-    snprintf(facts, sizeof(facts),
-             "\"model\":{\"tensors\":%zu,\"fingerprint\":\"xxh3:%016llx\"}",
-             checkpoint_count(c),
-             (unsigned long long)checkpoint_fingerprint(c));
     out.path = s.tool.output;
     out.key = s.tool.key;
     out.facts = facts;
     if (stream_create(&w, &out, &e))
         die_err(&e);
+    free(facts);
     progress_start(&prog, s.tool.progress, "tensors", plan.count);
     if (s.join ? join(&s, &ch, &plan, w, &prog, &e) :
                  write_all(&plan, w, &prog, &e))

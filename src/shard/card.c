@@ -8,100 +8,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "checkpoint/sidecar.h"
 #include "common/cli/units.h"
-
-enum { STEP_MAX = 4096 };
-
-static const char mark[] = CARD_MARK;
-
-/* ---- the card of the model ---- */
-
-/* *text = the model's card; NULL: it has none, or it is no text. */
-static int read_card(const struct modeldir *model, char **text, struct err *e)
-{
-    size_t len;
-
-    *text = NULL;
-    if (!modeldir_has(model, CARD_FILE))
-        return 0;
-    if (modeldir_slurp(model, CARD_FILE, SIDECAR_MAX, text, &len, e))
-        return e->code;
-    if (strlen(*text) != len) {
-        free(*text);
-        *text = NULL;
-    }
-    return 0;
-}
-
-/* The front matter, the lines between two "---"; *end: its end.  NULL: there is
- * none. */
-static const char *front_matter(const char *card, const char **end)
-{
-    if (!card || strncmp(card, "---\n", 4) != 0)
-        return NULL;
-    *end = strstr(card + 3, "\n---");
-    if (*end)
-        (*end)++;
-    return *end ? card + 4 : NULL;
-}
-
-/* Whether the line at p continues the entry of the line before. */
-static bool goes_on(const char *p, const char *end)
-{
-    return p < end && (*p == ' ' || *p == '-' || *p == '\t' || *p == '\n');
-}
-
-/* The end of the front matter's entry at p, continuation lines included. */
-static const char *entry_end(const char *p, const char *end)
-{
-    do {
-        p = memchr(p, '\n', (size_t)(end - p));
-        p = p ? p + 1 : end;
-    } while (goes_on(p, end));
-    return p;
-}
-
-static bool has_key(const char *p, const char *key)
-{
-    size_t n = strlen(key);
-
-    return !strncmp(p, key, n) && p[n] == ':';
-}
 
 static void copy_front(FILE *out, const char *card)
 {
     static const char *const kept[] = { "license",      "license_name",
                                         "license_link", "language",
                                         "pipeline_tag", "library_name" };
-    const char *end, *p = front_matter(card, &end);
+    const char *end, *p = card_front(card, &end);
 
     for (; p && p < end;) {
-        const char *next = entry_end(p, end);
+        const char *next = card_entry_end(p, end);
 
         for (size_t i = 0; i < ARRAY_LEN(kept); i++)
-            if (has_key(p, kept[i]))
+            if (card_entry_is(p, kept[i]))
                 fwrite(p, 1, (size_t)(next - p), out);
         p = next;
     }
 }
 
 /* ---- names ---- */
-
-/* The base model that a card of ours names; NULL: none. */
-static char *named_by_card(const char *card, struct err *e)
-{
-    const char *end, *p = front_matter(card, &end);
-
-    if (!p || !strstr(end, mark))
-        return NULL;
-    for (; p < end; p = entry_end(p, end))
-        if (has_key(p, "base_model")) {
-            p += strlen("base_model: ");
-            return mem_text(p, strcspn(p, "\n"), "model's name", e);
-        }
-    return NULL;
-}
 
 /* Replace characters that mean something to YAML, Markdown or a shell. */
 static void plain_letters(char *name)
@@ -115,10 +41,10 @@ char *card_base(const struct modeldir *model, struct err *e)
 {
     char path[PATH_MAX], title[PATH_MAX] = "model", *card, *name;
 
-    if (read_card(model, &card, e))
+    if (card_read(model, &card, e))
         return NULL;
     e->code = 0;
-    name = named_by_card(card, e);
+    name = card_base_name(card, e);
     free(card);
     if (!name && !e->code) {
         if (realpath(model->path, path))
@@ -128,48 +54,6 @@ char *card_base(const struct modeldir *model, struct err *e)
     if (name)
         plain_letters(name);
     return name;
-}
-
-/* ---- the recipe ---- */
-
-static const char recipe_begin[] = "## How it was made\n\n```\n";
-
-/* Whether a line is a step as we write it, without characters of Markdown or a
- * shell. */
-static bool is_step(const char *line, size_t n)
-{
-    static const char allowed[] = "abcdefghijklmnopqrstuvwxyz"
-                                  "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                  "0123456789 -_=.,:/+%";
-
-    return n > 6 && n < STEP_MAX && !strncmp(line, "forge-", 6) &&
-           strspn(line, allowed) >= n;
-}
-
-static size_t recipe_length(const char *text)
-{
-    const char *p = text;
-
-    for (size_t n; (n = strcspn(p, "\n")), p[n] && is_step(p, n); p += n + 1)
-        ;
-    return (size_t)(p - text);
-}
-
-char *card_recipe(const struct modeldir *model, struct err *e)
-{
-    char *card, *text = NULL;
-    const char *at;
-    size_t n;
-
-    e->code = 0;
-    if (read_card(model, &card, e) || !card)
-        return NULL;
-    at = strstr(card, mark) ? strstr(card, recipe_begin) : NULL;
-    n = at ? recipe_length(at + strlen(recipe_begin)) : 0;
-    if (n)
-        text = mem_text(at + strlen(recipe_begin), n - 1, "recipe", e);
-    free(card);
-    return text;
 }
 
 /* ---- our card ---- */
@@ -196,10 +80,42 @@ static void put_front(FILE *out, const struct card *c, const char *own)
     fprintf(out, "---\n\n");
 }
 
+/* How the codes were made, and of what text. */
+static void put_making(FILE *out, const struct provenance *p)
+{
+    const struct text_note *t = &p->text;
+
+    if (p->modules)
+        fprintf(out,
+                "| method | %s%s%s; of %" PRIu64 " linears %" PRIu64
+                " rounded to nearest |\n",
+                p->nearest < p->modules ? "GPTQ" : "round to nearest",
+                *p->effort ? ", effort " : "", p->effort, p->modules,
+                p->nearest);
+    else if (*p->made.method)
+        fprintf(out, "| method | %s |\n", p->made.method);
+    if (p->measured && p->loss_rtn > 0)
+        fprintf(out,
+                "| loss | %.3f of rounding to nearest (sums of squared errors "
+                "of %" PRIu64 " linears' outputs) |\n",
+                p->loss / p->loss_rtn, p->measured);
+    else if (!p->modules && *p->made.loss)
+        fprintf(out, "| loss | %s |\n", p->made.loss);
+    if (*t->sha256 && t->ids)
+        fprintf(out,
+                "| calibration | %" PRId64 " sequences, %" PRId64
+                " tokens, of the text with SHA-256 `%s` |\n",
+                t->sequences, t->ids, t->sha256);
+    else if (*t->sha256)
+        fprintf(out, "| calibration | the text with SHA-256 `%s` |\n",
+                t->sha256);
+    if (*p->made.layout)
+        fprintf(out, "| repacked | from layout %s, with its codes |\n",
+                p->made.layout);
+}
+
 static void put_facts(FILE *out, const struct card *c)
 {
-    const struct provenance *p = c->about;
-
     char size[UNIT_TEXT], kinds[64];
 
     fprintf(out, "| | |\n|---|---|\n| made of | %s |\n", c->base);
@@ -219,23 +135,7 @@ static void put_facts(FILE *out, const struct card *c)
                 "|\n",
                 layout_kinds_text(kinds, c->linears.four, c->linears.eight),
                 8 * (double)c->linears.bytes / (double)c->linears.weights);
-    if (p->modules)
-        fprintf(out,
-                "| method | %s%s%s; of %" PRIu64 " linears %" PRIu64
-                " rounded to nearest |\n",
-                p->nearest < p->modules ? "GPTQ" : "round to nearest",
-                *p->effort ? ", effort " : "", p->effort, p->modules,
-                p->nearest);
-    if (p->measured && p->loss_rtn > 0)
-        fprintf(out,
-                "| loss | %.3f of rounding to nearest (sums of squared errors "
-                "of %" PRIu64 " linears' outputs) |\n",
-                p->loss / p->loss_rtn, p->measured);
-    if (*p->text.sha256)
-        fprintf(out,
-                "| calibration | %" PRId64 " sequences, %" PRId64
-                " tokens, of the text with SHA-256 `%s` |\n",
-                p->text.sequences, p->text.ids, p->text.sha256);
+    put_making(out, c->about);
     fprintf(out, "| program | 4bit-forge " FORGE_VERSION " |\n\n");
 }
 
@@ -312,16 +212,16 @@ static void put_card(FILE *out, const struct card *c, const char *own)
         fprintf(out,
                 "# %s, %s bits\n\n%s: weights of %s bits, activations of 16 "
                 "(%s).\n\n",
-                c->base, bits, mark, bits,
+                c->base, bits, CARD_MARK, bits,
                 !c->linears.eight ? "W4A16" :
                 c->linears.four   ? "W4A16, W8A16" :
                                     "W8A16");
     else
-        fprintf(out, "# %s\n\n%s.\n\n", c->base, mark);
+        fprintf(out, "# %s\n\n%s.\n\n", c->base, CARD_MARK);
     put_facts(out, c);
     if (c->facts)
         (is_int4pack(c->facts) ? put_int4pack : put_serving)(out, c);
-    fprintf(out, "\n%s%s\n```\n\n## Check it\n\n", recipe_begin, c->recipe);
+    fprintf(out, "\n%s%s\n```\n\n## Check it\n\n", CARD_RECIPE, c->recipe);
     fprintf(out, "`forge verify DIRECTORY`, or `sha256sum -c SHA256SUMS` in "
                  "it.\n");
 }
@@ -333,7 +233,7 @@ int card_write(const struct card *c, const struct modeldir *model, char **text,
     FILE *out;
     bool failed;
 
-    if (read_card(model, &own, e))
+    if (card_read(model, &own, e))
         return e->code;
     out = open_memstream(text, len);
     if (out)

@@ -3,12 +3,9 @@
 #ifndef FORGE_CARD_H
 #define FORGE_CARD_H
 
-#include "common/io/modeldir.h"
+#include "checkpoint/cardtext.h"
 #include "layout/layout.h"
 #include "shard/provenance.h"
-
-#define CARD_FILE "README.md"
-#define CARD_MARK "Made by 4bit-forge" /* in each card that we write */
 
 /* The linears that are quantized. */
 struct card_linears {
@@ -32,9 +29,6 @@ struct card {
  * the card is ours; else ORG/NAME, if the directory lies in Hugging Face's
  * cache; else the directory's name.  free() it.  NULL with *e. */
 MUST_CHECK char *card_base(const struct modeldir *model, struct err *e);
-/* The recipe in the model's card, if that is ours, one step per line; free()
- * it.  NULL with e->code 0: there is none; NULL with *e: it cannot be read. */
-MUST_CHECK char *card_recipe(const struct modeldir *model, struct err *e);
 /* *text = the card.  Of the model's own card the front matter about licence,
  * languages and use is copied (license*, language, pipeline_tag, library_name),
  * but not its text, which is about other weights.  free() *text. */

@@ -98,6 +98,13 @@ int provenance_head(struct provenance *p, const char *head, struct err *e)
 
         text_note_take(&p->text, v);
         rc = text ? add_step(p, text, e) : e->code;
+        if (!rc)
+            rc = made_take(&p->made, json_get(v, "made"), e);
+    }
+    if (!*p->text.sha256) {
+        memcpy(p->text.sha256, p->made.text_sha256, sizeof(p->text.sha256));
+        p->text.sequences = p->made.sequences;
+        p->text.ids = p->made.tokens;
     }
     json_free(d);
     return rc;
@@ -145,10 +152,11 @@ char *provenance_recipe(const struct provenance *p, const char *between,
 {
     char *text = NULL;
     size_t len;
+    const char *before = p->before ? p->before : p->made.recipe;
     FILE *out = open_memstream(&text, &len);
 
-    if (out && p->before) {
-        put_lines(out, p->before, between);
+    if (out && before) {
+        put_lines(out, before, between);
         fputs(p->n_steps ? between : "", out);
     }
     for (size_t i = 0; out && i < p->n_steps; i++)
@@ -164,6 +172,25 @@ static void pair(struct json_writer *j, const char *key, const char *value)
 {
     jw_key(j, key);
     jw_string(j, value);
+}
+
+/* A number, which metadata have as text; 0: it is not known. */
+static void count(struct json_writer *j, const char *key, int64_t n)
+{
+    char text[24];
+
+    snprintf(text, sizeof(text), "%" PRId64, n);
+    if (n)
+        pair(j, key, text);
+}
+
+static void text_pairs(struct json_writer *j, const struct text_note *t)
+{
+    if (!*t->sha256)
+        return;
+    pair(j, "calibration_text_sha256", t->sha256);
+    count(j, "calibration_sequences", t->sequences);
+    count(j, "calibration_tokens", t->ids);
 }
 
 int provenance_metadata(const struct provenance *p,
@@ -191,8 +218,8 @@ int provenance_metadata(const struct provenance *p,
     }
     if (*recipe)
         pair(&j, "recipe", recipe);
-    if (*p->text.sha256)
-        pair(&j, "calibration_text_sha256", p->text.sha256);
+    jw_known_text(&j, "repacked_from", p->made.layout);
+    text_pairs(&j, &p->text);
     jw_end(&j, '}');
     free(recipe);
     if (j.failed) {
@@ -209,6 +236,7 @@ void provenance_release(struct provenance *p)
         free(p->step[i]);
     free(p->step);
     free(p->before);
+    made_release(&p->made);
     free(p->head);
     *p = (struct provenance){ 0 };
 }

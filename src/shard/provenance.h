@@ -4,6 +4,7 @@
 #ifndef FORGE_PROVENANCE_H
 #define FORGE_PROVENANCE_H
 
+#include "checkpoint/made.h"
 #include "layout/runfacts.h"
 #include "work/textnote.h"
 
@@ -14,6 +15,9 @@ struct provenance {
     size_t n_steps;
     char *before; /* recipe of the source model (card_recipe()), one step per
                      line; or NULL; owned */
+    struct made
+        made; /* of codes that came out of a 4-bit checkpoint; its text is
+                         `text`, where no other is known */
     struct text_note text;     /* of the calibration text */
     char effort[32];           /* "": unknown */
     uint64_t modules, nearest; /* with a note; of them rounded to nearest */
@@ -29,8 +33,8 @@ MUST_CHECK int provenance_head(struct provenance *p, const char *head,
 /* Add a module's note.  E_DATA: no JSON; E_TEMP. */
 MUST_CHECK int provenance_note(struct provenance *p, const char *text,
                                size_t len, struct err *e);
-/* The recipe, "forge-tokens --seqlen=512; forge-calib; ...": p->before, then
- * the steps, separated by `between`; free() it.  NULL with *e. */
+/* The recipe, "forge-tokens --seqlen=512; forge-calib; ...": p->before, or that of
+ * p->made, then the steps, separated by `between`; free() it.  NULL with *e. */
 MUST_CHECK char *provenance_recipe(const struct provenance *p,
                                    const char *between, struct err *e);
 /* *json = the "__metadata__" object of safetensors files: values are strings,

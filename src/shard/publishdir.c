@@ -151,7 +151,7 @@ static int check_and_describe(struct publisher *u, char **dict, struct err *e)
 static int describe(struct publisher *u, const struct modeldir *model,
                     char **metadata, struct err *e)
 {
-    if (!u->c.about.before) {
+    if (!u->c.about.before && !u->c.about.made.recipe) {
         e->code = 0;
         u->c.about.before = card_recipe(model, e);
         if (e->code)

@@ -320,6 +320,92 @@ actorder() {
     umount disk
 }
 
+# What OUT says of how IN was made: FROM is IN's layout, "" where OUT must say nothing.
+told() { # OUT IN FROM STEP...
+    /usr/bin/python3 - "$@" <<'P'
+import glob, json, struct, sys
+out, src, origin, *steps = sys.argv[1:]
+
+def metadata(d):
+    said = set()
+    for path in glob.glob(d + "/*.safetensors"):
+        with open(path, "rb") as f:
+            said.add(json.dumps(json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))["__metadata__"]))
+    one, = said
+    return json.loads(one)
+
+def card(d):
+    with open(d + "/README.md") as f:
+        text = f.read()
+    rows = [line.split("|")[1:3] for line in text.split("\n") if line.startswith("| ")]
+    return {a.strip(): b.strip() for a, b in rows}, text.split("## How it was made\n\n```\n")[1].split("\n```\n")[0].split("\n")
+
+m, (rows, made) = metadata(out), card(out)
+assert m["recipe"].split("; ") == made
+facts = ["calibration_text_sha256", "calibration_sequences", "calibration_tokens"]
+if origin:
+    was, (before, first) = metadata(src), card(src)
+    assert all(k in was and m[k] == was[k] for k in facts), m
+    assert all(before[k] == rows[k] for k in ("method", "loss", "calibration", "made of")), rows
+    assert made == first + steps, made
+    assert m["repacked_from"] == origin and rows["repacked"].startswith("from layout " + origin)
+else:
+    assert not set(m) & {*facts, "repacked_from"} and not set(rows) & {"method", "loss", "calibration", "repacked"}, (m, rows)
+    assert made == steps, made
+P
+}
+
+@test "how the codes were made goes along: recipe, text, method and losses, from layout to layout" {
+    M=$FORGE_TREE/examples/llama-4m
+    forge quantize -q "$M" q --text "$FORGE_TREE/examples/eval.txt" --sequences 4 --seqlen 64 --effort fast \
+        --skip '*.3.mlp.*' --shard-size 1MB
+    weights="forge-weights --linears --modules=*"
+    forge repack -q q one --layout awq --shard-size 1MB
+    told one q compressed-tensors "$weights" "forge-pack --layout=awq"
+    grep -qF "$(sha256sum <"$FORGE_TREE/examples/eval.txt" | cut -c1-64)" one/README.md
+    forge repack -q one two --layout gptq_v2
+    told two one awq "$weights" "forge-pack --layout=gptq_v2"
+    # a pipe by hand, and the rest from the original model
+    forge-weights -q two | forge-pack -q --layout compressed-tensors | forge-shard -q --from "$M" three
+    told three two gptq_v2 forge-weights "forge-pack --layout=compressed-tensors"
+    # without the card what is in the files stays
+    rm q/README.md
+    forge repack -q q four --layout gptq
+    [[ "$(head -c 3000 four/model.safetensors | tr -d '\0')" == *"forge-solve --method=gptq --effort=fast"*"calibration_text_sha256"* ]]
+    grep -q '^| calibration | 4 sequences, 256 tokens' four/README.md
+    run ! grep -q '^| loss' four/README.md
+    # new codes of an old checkpoint are not made of its text
+    forge-weights -q --dequantize two | forge-grid -q | forge-solve -q | forge-pack -q | forge-shard -q --from "$M" five
+    run ! grep -q 'calibration\|repacked' five/README.md
+    rm -rf q one two three four five
+}
+
+@test "what others say of their codes is not taken for ours, and is text" {
+    steps=("forge-weights --linears --modules=*" "forge-pack --layout=awq")
+    cp -r sym-gptq foreign
+    edit foreign 'head["__metadata__"] = {"format": "pt", "recipe": "forge-x", "calibration_text_sha256": "0" * 64}'
+    rm foreign/README.md
+    forge repack -q foreign out --layout awq
+    told out foreign "" "${steps[@]}"
+    edit foreign 'del head["__metadata__"]'
+    rm -rf out
+    forge repack -q foreign out --layout awq
+    told out foreign "" "${steps[@]}"
+    # as if it were ours
+    edit foreign 'head["__metadata__"] = {"producer": "4bit-forge 9", "layout": "`id`", "recipe": "forge-a --b=1; forge-$(id); forge-c", "calibration_text_sha256": "0" * 63 + "`", "calibration_tokens": "-1"}'
+    printf 'Made by 4bit-forge\n\n| method | [x](http://y) |\n| loss | %0300d |\n' 0 >foreign/README.md
+    rm -rf out
+    forge repack -q foreign out --layout awq
+    told out foreign "" "forge-a --b=1" "${steps[@]}"
+    edit foreign 'head["__metadata__"]["recipe"] = "; ".join("forge-%d --x=%s" % (i, "y" * 4000) for i in range(5000))'
+    rm -rf out foreign/README.md
+    forge repack -q foreign out --layout awq
+    [ "$(grep -c '^forge-[0-9]' out/README.md)" = 16 ] # 64 KiB
+    mkdir foreign/README.md
+    forge-weights -q foreign >x
+    rm -rf foreign out x
+}
+
 @test "wrong use, a model that is not in 4 bits, an output that is there" {
     run -64 forge repack sym-awq out
     run -64 forge repack sym-awq --layout awq

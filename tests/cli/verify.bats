@@ -79,7 +79,8 @@ for f in glob.glob("out/*.safetensors"):
     assert recipe[-1] == "forge-pack --layout=awq"
     assert m == {"format": "pt", "producer": m["producer"], "layout": "awq", "bits": "4",
                  "group_size": "128", "symmetric": "true", "scale_dtype": "F16",
-                 "calibration_text_sha256": sys.argv[1]}, m
+                 "calibration_text_sha256": sys.argv[1],
+                 "calibration_sequences": "4", "calibration_tokens": "256"}, m
 PYTHON
     grep -qF "$hash" out/README.md
     # the front matter: the licence goes along, what is of other weights does not
