@@ -61,6 +61,9 @@ MUST_CHECK int gguf_write(struct gguf_plan *p, const char *out,
                           struct progress *progress, struct err *e);
 /* model.c: what config.json says, as metadata.  architecture: llama.cpp's. */
 void gguf_put_model(struct gguf_plan *p, const char *architecture);
+/* recipe.c: what the checkpoint says of how it was made, and this step, the same way.
+ * E_DATA, E_IO, E_TEMP. */
+MUST_CHECK int gguf_put_made(struct gguf_plan *p, struct err *e);
 void gguf_plan_release(struct gguf_plan *p);
 
 #endif

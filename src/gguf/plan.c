@@ -306,7 +306,7 @@ int gguf_plan(struct gguf_plan *p, const char *dir, const char *name, bool q8,
         checkpoint_open(&p->c, dir, e) || list(p, e))
         return e->code;
     gguf_put_model(p, a);
-    if (gguf_vocab(&p->head, &p->config, dir, e))
+    if (gguf_put_made(p, e) || gguf_vocab(&p->head, &p->config, dir, e))
         return e->code;
     p->digests = gguf_u64s(&p->head, DIGESTS_KEY, p->n + 1);
     for (size_t i = 0; i < p->n; i++)

@@ -76,6 +76,7 @@ every="pread write fsync rename malloc"
     each "$every" forge-weights -q bin -o out.fts
     each "$every" forge-weights -q gptq -o out.fts
     each "pread malloc" forge-weights -q --dequantize gptq -o out.fts
+    each "pread malloc" forge-weights -q finished -o out.fts # how it was made, too
     each "write" forge-weights -q mini
 }
 

@@ -80,6 +80,37 @@ P
     rm -rf chat
 }
 
+@test "the recipe, the text and the losses of the checkpoint are in the file" {
+    forge quantize -q "$M" q --text "$FORGE_TREE/examples/eval.txt" --sequences 4 --seqlen 64 --effort fast --group 64
+    forge-gguf -q q q.gguf
+    ggufs made q q.gguf 64
+    # another layout first, and the whole model in Q8_0
+    forge repack -q q awq --layout awq
+    forge repack -q awq w.gguf --layout gguf --rest q8_0
+    ggufs made awq w.gguf 64
+    forge quantize -q "$M" d.gguf --text "$FORGE_TREE/examples/eval.txt" --sequences 4 --seqlen 64 --effort fast \
+        --layout gguf --work work
+    ggufs made work/packed-* d.gguf 32
+    forge verify -q d.gguf
+    # where the checkpoint says nothing, the file has what is known here
+    cp -r q foreign
+    edit foreign 'head["__metadata__"] = {"format": "pt"}'
+    forge-gguf -q foreign f.gguf
+    ggufs pairs f.gguf >pairs
+    grep '^forge\.' pairs | cut -d ' ' -f 1 | sort | tr '\n' ' ' >keys
+    [ "$(cat keys)" = "forge.bits forge.block_size forge.group_size forge.recipe forge.version forge.xxh3 " ]
+    grep -qx "forge.recipe 1" pairs
+    run ! grep -q base_model pairs
+    forge-gguf -q "$M" m.gguf
+    ggufs pairs m.gguf >pairs
+    grep '^forge\.' pairs | cut -d ' ' -f 1 | sort | tr '\n' ' ' >keys
+    [ "$(cat keys)" = "forge.recipe forge.version forge.xxh3 " ]
+    # the name is the file's alone
+    forge-gguf -q --name other q o.gguf
+    ggufs made q o.gguf 64
+    rm -rf q awq foreign work pairs keys
+}
+
 @test "what llama.cpp has not is refused by name, before anything is written" {
     changed sym m config.json 'c.update(model_type="glm4_moe", architectures=["Glm4MoeForCausalLM"], n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=64)'
     refused 78 "models of type glm4_moe are not written as GGUF" m x.gguf

@@ -44,6 +44,11 @@ def check(model, d, asym):
     subprocess.run(["forge", "repack", "-q", src, out, "--layout", "gguf"], check=True)
     reader = GGUFReader(out)
     check_names(reader)
+    recipe = reader.fields["forge.recipe"].contents()
+    assert [s.split()[0] for s in recipe] == ["forge-weights", "forge-grid", "forge-solve", "forge-pack", "forge-gguf"]
+    assert reader.fields["forge.group_size"].contents() == 32 and text(reader, "forge.version") in text(
+        reader, "general.quantized_by")
+    assert reader.fields["general.base_model.0.name"].contents() == model.name
     tensors = {t.name: t for t in reader.tensors}
     with open(src / "config.json") as f:
         c = json.load(f)

@@ -18,6 +18,9 @@ forge-gguf where the gguf package is not.
     ggufs.py rounded PACKED
         of how many linears F16 does not hold each zero times scale; exit 1 if one is
         further from what F16 holds than 1/128 of the scale
+    ggufs.py made MODEL FILE GROUP
+        FILE says of how its codes were made what the files and the card of the
+        4-bit checkpoint MODEL say
     ggufs.py pairs FILE        its metadata, a line each, arrays by their length
 
 Needs python3-numpy."""
@@ -293,6 +296,26 @@ def rounded(packed):
     print(n)
 
 
+def made(model, path, group):
+    p = Reader(path).pairs
+    with open(os.path.join(model, "model.safetensors"), "rb") as f:
+        said = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))["__metadata__"]
+    with open(os.path.join(model, "README.md")) as f:
+        card = f.read()
+    rows = dict([c.strip() for c in line.split("|")[1:3]] for line in card.split("\n") if line.startswith("| "))
+    *steps, last = p["forge.recipe"]
+    assert steps == said["recipe"].split("; ") and last.startswith("forge-gguf --rest="), steps
+    assert p["forge.group_size"] == int(group) == int(said["group_size"])
+    assert p["forge.bits"] == int(said["bits"]) and p["forge.block_size"] == 32
+    assert p["forge.repacked_from"] == said["layout"]
+    assert p["forge.calibration_text_sha256"] == said["calibration_text_sha256"]
+    assert p["forge.method"] == rows["method"] and p["forge.loss"] == rows["loss"]
+    words = rows["calibration"].split()
+    assert [p["forge.calibration_sequences"], p["forge.calibration_tokens"]] == [int(words[0]), int(words[2])]
+    assert "4bit-forge " + p["forge.version"] == p["general.quantized_by"] == said["producer"]
+    assert p["general.base_model.count"] == 1 and p["general.base_model.0.name"] == rows["made of"]
+
+
 def pairs(path):
     for k, v in Reader(path).pairs.items():
         print(k, len(v) if isinstance(v, list) else v)
@@ -304,4 +327,4 @@ if __name__ == "__main__":
     elif sys.argv[1] == "experts":
         experts(sys.argv[2], sys.argv[3], (sys.argv[4:] or [None])[0])
     else:
-        {"latent": latent, "keys": keys, "rounded": rounded, "pairs": pairs}[sys.argv[1]](*sys.argv[2:])
+        {"latent": latent, "keys": keys, "rounded": rounded, "made": made, "pairs": pairs}[sys.argv[1]](*sys.argv[2:])
