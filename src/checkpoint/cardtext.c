@@ -10,7 +10,7 @@
 #define LETTERS                                                                \
     "abcdefghijklmnopqrstuvwxyz"                                               \
     "ABCDEFGHIJKLMNOPQRSTUVWXYZ"                                               \
-    "0123456789 -_.,:/+%"
+    "0123456789 -_.,/+"
 
 enum { STEP_MAX = 4096, RECIPE_MAX = 256 * 1024 };
 
@@ -111,7 +111,7 @@ void card_row(const char *card, const char *name, char *to, size_t cap)
 bool recipe_is_step(const char *line, size_t n)
 {
     return n > 6 && n < STEP_MAX && !strncmp(line, "forge-", 6) &&
-           strspn(line, LETTERS "=*?[]") >= n;
+           strspn(line, LETTERS ":%=*?[]") >= n;
 }
 
 char *recipe_lines(const char *text, const char *between, size_t max,

@@ -26,12 +26,12 @@ MUST_CHECK char *card_base_name(const char *card, struct err *e);
 /* to[cap] = the row "| name | ... |" of a card of ours, where it fits and
  * text_is_plain(); else "". */
 void card_row(const char *card, const char *name, char *to, size_t cap);
-/* Letters, digits, blanks and -_.,;:/+()'% alone: nothing of Markdown, YAML or a
- * shell that does something. */
+/* Letters, digits, blanks and -_.,;/+()' alone: no URL, and nothing of Markdown
+ * or YAML. */
 bool text_is_plain(const char *text, size_t n);
 
-/* Whether a line is a step of a recipe as we write it, "forge-x --y=z": characters of
- * text_is_plain() but for quotes and brackets, and of globs. */
+/* Whether a line is a step of a recipe as we write it, "forge-x --y=z": letters,
+ * digits, blanks and -_.,/+:%=*?[], so no command of a shell but itself. */
 bool recipe_is_step(const char *line, size_t n);
 /* Copy the steps of text, which are divided by `between`, one to a line, up to the first
  * that is none, and max bytes at most; free() it.  NULL with e->code 0: there is none;
