@@ -77,14 +77,23 @@ void cross_close(struct cross *c)
 
 /* ---- adding a full chunk to the sum ---- */
 
+struct flush {
+    struct cross *c;
+    atomic_bool failed;
+};
+
 static void add_tiles(void *ctx, size_t begin, size_t end)
 {
-    static _Thread_local float p[TILE * TILE];
-    struct cross *c = ctx;
+    struct flush *f = ctx;
+    struct cross *c = f->c;
+    struct err e;
+    float *p = mem_pages(TILE * TILE * sizeof(float), "cross", &e);
     uint64_t rows = c->shape.rows, cols = c->shape.cols;
     uint64_t across = (cols + TILE - 1) / TILE;
 
-    for (size_t t = begin; t < end; t++) {
+    if (!p)
+        atomic_store(&f->failed, true);
+    for (size_t t = begin; t < end && p; t++) {
         uint64_t i = t / across * TILE, j = t % across * TILE;
         uint64_t n = rows - i < TILE ? rows - i : TILE;
         uint64_t m = cols - j < TILE ? cols - j : TILE;
@@ -112,19 +121,22 @@ static void add_tiles(void *ctx, size_t begin, size_t end)
                 memcpy(to, p + r * TILE, m * sizeof(*to));
         }
     }
+    free(p);
 }
 
-static void flush(struct cross *c)
+static int flush(struct cross *c, struct err *e)
 {
+    struct flush f = { .c = c };
     uint64_t down = (c->shape.rows + TILE - 1) / TILE;
     uint64_t across = (c->shape.cols + TILE - 1) / TILE;
 
     if (c->packed)
         syrk_prepare(c->packed, HESSIAN_CHUNK, c->pending,
                      syrk_panels(c->wide));
-    threads_for(down * across, 1, add_tiles, c);
+    threads_for(down * across, 1, add_tiles, &f);
     c->started = true;
     c->pending = 0;
+    return f.failed ? err_set(e, E_TEMP, "cross: out of memory") : 0;
 }
 
 /* ---- tokens into the chunk ---- */
@@ -220,8 +232,8 @@ int cross_add(struct cross *c, const struct cross_part *p, struct err *e)
         c->tokens += n;
         c->pending += n;
         tokens -= n;
-        if (c->pending == HESSIAN_CHUNK)
-            flush(c);
+        if (c->pending == HESSIAN_CHUNK && flush(c, e) < 0)
+            return e->code;
     }
     return 0;
 }
@@ -286,8 +298,8 @@ int cross_finish(struct cross *c, double times, const float **data,
         *data = c->sum;
         return 0;
     }
-    if (c->pending)
-        flush(c);
+    if (c->pending && flush(c, e) < 0)
+        return e->code;
     free(c->chunk);
     free(c->packed);
     c->chunk = NULL;

@@ -87,8 +87,7 @@ int model_copy(const struct model *m, void *to, const void *from, size_t n,
 {
     if (m->on)
         return m->on->copy(m->context, to, from, n, e);
-    if (n)
-        memcpy(to, from, n);
+    threads_copy(to, from, n);
     return 0;
 }
 

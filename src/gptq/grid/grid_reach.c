@@ -1,7 +1,9 @@
 /* grid_reach.c - see grid.h: weights beyond the range of every grid. */
 #include <math.h>
+#include <stdatomic.h>
 
 #include "common/math/quant.h"
+#include "common/math/threads.h"
 #include "gptq/grid/grid.h"
 
 /* A scale above it may have been clamped to F16_MOST. */
@@ -40,14 +42,30 @@ static int check_group(const struct grid_params *p, const void *w, uint64_t row,
                            g, e);
 }
 
+struct look {
+    const uint32_t *meta;
+    atomic_bool suspect;
+};
+
+static void look_at(void *ctx, size_t begin, size_t end)
+{
+    struct look *l = ctx;
+
+    for (size_t i = begin; i < end; i++)
+        if (quant_grid(l->meta[i], DT_F16).scale >= SUSPECT)
+            atomic_store(&l->suspect, true);
+}
+
 int grid_reach(const struct grid_params *p, const void *w, const uint32_t *meta,
                struct err *e)
 {
     uint64_t groups = quant_groups(p->cols, p->group);
+    struct look l = { .meta = meta };
 
     if (p->scale_dtype != DT_F16)
         return 0;
-    for (uint64_t i = 0; i < p->rows * groups; i++)
+    threads_for(p->rows * groups, 1 << 13, look_at, &l);
+    for (uint64_t i = 0; i < p->rows * groups && l.suspect; i++)
         if (quant_grid(meta[i], DT_F16).scale >= SUSPECT &&
             check_group(p, w, i / groups, i % groups, e))
             return e->code;
