@@ -254,10 +254,11 @@ void threads_for(size_t n, size_t grain,
 static size_t share(const struct threads_shares *s, size_t at)
 {
     size_t threads = (size_t)threads_count(), left = s->n - at;
-    size_t part = (left + threads - 1) / threads;
+    size_t part = left / threads;
 
-    part = part < s->most ? part : s->most;
-    return part < left ? part : left;
+    if (!part)
+        return left ? 1 : 0;
+    return part < s->most ? part : s->most;
 }
 
 size_t threads_take(struct threads_shares *s, size_t *first)
