@@ -23,8 +23,8 @@ void threads_for(size_t n, size_t grain,
                  void (*fn)(void *ctx, size_t begin, size_t end), void *ctx);
 
 /* A loop over n whose threads take parts by themselves: each a thread's share of
- * what is left, rounded down, at most `most` and at least 1, so that the last ones are small and all threads
- * finish at about the same time. */
+ * what is left, rounded down, at most `most` and at least 1, so that the last ones
+ * are small and all threads finish at about the same time. */
 struct threads_shares {
     size_t n, most;
     atomic_size_t next; /* 0: not begun */
