@@ -185,6 +185,9 @@ static int check_layout(struct request *r, const struct module_choice *choice,
 
     if (gguf && gguf_check(&w, &r->gguf_bytes, e) < 0)
         return e->code;
+    if (gguf && grid_rules_any(&w.grids, false)) /* forge-gguf counts them */
+        warning("Q4_1 holds zero points times scales, rounded to F16: weights "
+                "change by less than 1/128 of their scale");
     return preflight_check(&p, &linears, e);
 }
 

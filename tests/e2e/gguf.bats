@@ -123,7 +123,9 @@ flip() {
 }
 
 @test "--dry-run says the size of the file and does nothing" {
-    forge quantize "$model" x.gguf --text "$text" --layout gguf --asym -n --rate 100 >plan
+    said=$(forge quantize "$model" x.gguf --text "$text" --layout gguf --asym -n --rate 100 2>&1 >plan)
+    [[ $said == *"Q4_1 holds zero points times scales, rounded to F16"* ]]
+    [ -z "$(forge quantize "$model" x.gguf --text "$text" --layout gguf -n --rate 100 2>&1 >/dev/null)" ]
     grep -q "group 32, asymmetric, layout gguf" plan
     [ "$(ls)" = plan ]
     forge quantize "$model" x.gguf "${nearest[@]}" --layout gguf --asym
