@@ -49,8 +49,9 @@ setup() {
         mixtral glm4_moe minimax_m2 ernie4_5_moe gpt_oss llama4 granitemoe; do
         forge-gradient -q --dtype f32 $kind t.fts >g.fts
         # margins are differences of f32 scores, and a random router's are few steps apart:
-        # 3.1e-4 for qwen3_moe, 1.9e-4 for gpt_oss, below 1e-4 for the others
-        python3 "$PY" $kind t.fts g.fts 5e-4
+        # 3.1e-4 for qwen3_moe (5.8e-4 at level plain), 1.9e-4 for gpt_oss, below 1e-4 for
+        # the others
+        python3 "$PY" $kind t.fts g.fts 1e-3
     done
 }
 

@@ -188,17 +188,17 @@ same_tensors() { # OUT OUT
     local model=$BATS_TEST_DIRNAME/../../examples/llama-4m text=$BATS_TEST_DIRNAME/../../examples/calib.jsonl
     local args=(--text "$text" --sequences 4 --seqlen 48 --group 32 --effort fast --quiet --device cpu)
     forge quantize "$model" plain --work work "${args[@]}"
-    forge quantize "$model" tuned --work work "${args[@]}" --tune 48 --tune-batch 2
+    forge quantize "$model" tuned --work work "${args[@]}" --tune 96 --tune-batch 1
     # half of the sequences are the text's
     forge-tokens -q --sequences 48 --seqlen 48 -o given "$model" "$text"
     forge-generate -q --sequences 48 --tokens 48 -o own "$model"
-    forge-tune -q --steps 48 --batch 2 --tokens given --tokens own "$model" work/solve-*/codes-*.fts >codes
+    forge-tune -q --steps 96 --batch 1 --tokens given --tokens own "$model" work/solve-*/codes-*.fts >codes
     (cat codes; forge-weights -q --others "$model") | forge-pack -q | forge-shard -q --from "$model" by-hand
     same_tensors by-hand tuned
     run ! same_tensors plain tuned
     touch -d 2001-01-01 work/tuned-*/*.fts
     rm -r tuned
-    forge quantize "$model" tuned --work work "${args[@]}" --tune 48 --tune-batch 2 -j 1
+    forge quantize "$model" tuned --work work "${args[@]}" --tune 96 --tune-batch 1 -j 1
     same_tensors by-hand tuned
     [ "$(find work/tuned-* -newermt 2002-01-01 -name '*.fts' | wc -l)" -eq 0 ]
     forge quantize "$model" skipped --work other "${args[@]}" --tune 1 --skip 'model.layers.1.*'
