@@ -29,6 +29,7 @@ struct repack {
     int quiet, progress;
     bool act_order; /* of some linear, groups are no runs of inputs */
     uint64_t group; /* of the first linear; 0: none yet */
+    uint64_t cols;  /* of the first linear */
     int bits;       /* of the first linear */
     bool symmetric; /* of the first linear: all its zeros are in the middle */
     bool mixed;     /* others differ */
@@ -131,16 +132,18 @@ static int compare_grids(struct repack *r, const char *module,
 {
     if (!r->group) {
         r->group = q->group;
+        r->cols = q->cols;
         r->bits = q->bits;
         r->symmetric = symmetric;
     }
     r->mixed |=
         r->group != q->group || r->bits != q->bits || r->symmetric != symmetric;
-    if (r->group == q->group || layout_takes_grids(r->layout))
+    if (layout_groups_agree(r->layout, q->group, q->cols, r->group, r->cols))
         return 0;
     return err_set(e, E_CONFIG,
                    "'%.200s': has groups of %" PRIu64 ", others of %" PRIu64
-                   ": a checkpoint in layout %s has one group size",
+                   ": a checkpoint in layout %s has one group size; "
+                   "compressed-tensors, gptq and gptq_v2 take several",
                    module, q->group, r->group, layout_name(r->layout));
 }
 

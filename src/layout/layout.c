@@ -89,6 +89,13 @@ bool layout_takes_grids(enum layout l)
     return l == LAYOUT_CT || l == LAYOUT_GPTQ || l == LAYOUT_GPTQ_V2;
 }
 
+bool layout_groups_agree(enum layout l, uint64_t group, uint64_t cols,
+                         uint64_t other_group, uint64_t other_cols)
+{
+    return group == other_group || layout_takes_grids(l) ||
+           (l == LAYOUT_AWQ && cols <= group && other_cols <= other_group);
+}
+
 bool layout_takes_bits(enum layout l, int bits)
 {
     return bits == 4 || layout_takes_grids(l);
@@ -239,6 +246,11 @@ double layout_gguf_bits(bool symmetric, int bits)
     return bits == 8 ? 8.5 : symmetric ? 4.5 : 5;
 }
 
+bool layout_marlin_group(uint64_t group)
+{
+    return group == 32 || group == 64 || group == 128;
+}
+
 bool layout_gptq_group(uint64_t group)
 {
     return group >= 16 && group <= 1024 && !(group & (group - 1));
@@ -258,7 +270,9 @@ unsigned layout_advice(enum layout l, bool symmetric, uint64_t group,
             s->cols % group ? ADVICE_SHORT_GROUP :
                               0u) |
            (s->rows % 64 || s->cols % 128 ? ADVICE_MARLIN_SHAPE : 0u) |
-           (group > 128 || group < 32 ? ADVICE_MARLIN_GROUP : 0u) |
+           (s->cols > group && !layout_marlin_group(group) ?
+                ADVICE_MARLIN_GROUP :
+                0u) |
            (gptq && !symmetric ? ADVICE_ASYMMETRIC_GPTQ : 0u) |
            (l == LAYOUT_CT && !symmetric ? ct : 0u) |
            (l != LAYOUT_CT && expert ? ADVICE_EXPERTS : 0u);
@@ -275,7 +289,8 @@ const char *layout_advice_text(unsigned bit)
         return "outputs are no multiple of 64 or inputs none of 128: the "
                "Marlin kernels of older vLLM versions refuse such a shape";
     case ADVICE_MARLIN_GROUP:
-        return "vLLM's Marlin kernels take groups of 32, 64 and 128 alone";
+        return "vLLM's Marlin kernels take groups of 32, 64, 128 and all "
+               "inputs alone";
     case ADVICE_ASYMMETRIC_GPTQ:
         return "vLLM refuses asymmetric GPTQ checkpoints (GPTQModel and "
                "SGLang load them): awq or compressed-tensors go further";

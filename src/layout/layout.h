@@ -34,11 +34,18 @@ bool layout_takes_bf16(enum layout l);
 bool layout_takes_act_order(enum layout l);
 /* Whether modules of a checkpoint may have different groups. */
 bool layout_takes_grids(enum layout l);
+/* Whether two linears may be in one checkpoint by their groups: these are equal, or
+ * the layout has one for each linear, or the config can say of both that they have
+ * one group of all inputs, AWQ's and GPTQ's -1.  cols: the linears' inputs. */
+bool layout_groups_agree(enum layout l, uint64_t group, uint64_t cols,
+                         uint64_t other_group, uint64_t other_cols);
 /* Whether codes may have so many bits, 4 or 8. */
 bool layout_takes_bits(enum layout l, int bits);
 /* E_CONFIG: they may not; the message names the layouts where they may. */
 MUST_CHECK int layout_check_bits(enum layout l, int bits, const char *module,
                                  struct err *e);
+/* Whether Marlin kernels take this group, where it is not all inputs. */
+bool layout_marlin_group(uint64_t group);
 /* Whether GPTQModel takes this number of inputs as a group of GPTQ. */
 bool layout_gptq_group(uint64_t group);
 /* False: no layout has this name. */

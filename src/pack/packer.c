@@ -263,7 +263,11 @@ static int agree(struct pack_run *run, const struct pack_module *m,
             m->name, run->modules ? ": pack all of it with --asymmetric" : "");
     if (!run->group)
         run->group = m->group;
-    if (run->group != m->group && !mixed)
+    if (!run->cols)
+        run->cols = m->cols;
+    if (run->group != m->group &&
+        (!run->mixed || !layout_groups_agree(run->layout, m->group, m->cols,
+                                             run->group, run->cols)))
         return err_set(e, E_CONFIG,
                        "%s has groups of %" PRIu64 ", want %" PRIu64
                        ": a checkpoint %shas one group size",

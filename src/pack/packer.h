@@ -44,6 +44,7 @@ struct pack_run {
     enum layout layout;
     int bits;       /* 0: the first module's */
     uint64_t group; /* 0: the first module's */
+    uint64_t cols;  /* the first module's */
     int symmetric;  /* 1, 0, or -1: the first module's; mixed: of all so far */
     enum dtype scale_dtype; /* DT_NONE: the first module's */
     int act_order; /* 1: an order of inputs is stored, 0, or -1: as needed */

@@ -95,7 +95,7 @@ static void advise(const struct preflight *p, const struct shapes *s)
         warning("%s", layout_advice_text(ADVICE_DYNAMIC));
 }
 
-/* group: the first linear's. */
+/* group: the first linear's, which s->shape begins with. */
 static int check_shape(const struct preflight *p, const struct shapes *s,
                        size_t i, uint64_t group, struct err *e)
 {
@@ -104,7 +104,8 @@ static int check_shape(const struct preflight *p, const struct shapes *s,
 
     if (layout_check_bits(p->layout, g.bits, x->module, e))
         return e->code;
-    if (g.group != group && !layout_takes_grids(p->layout))
+    if (!layout_groups_agree(p->layout, g.group, x->cols, group,
+                             s->shape[0].cols))
         return err_set(e, E_CONFIG,
                        "%s has groups of %" PRIu64 ", %s of %" PRIu64
                        ": a checkpoint in layout %s has one group size",

@@ -40,24 +40,33 @@ static bool is_gptq(const struct run_facts *f)
     return f->layout == LAYOUT_GPTQ || f->layout == LAYOUT_GPTQ_V2;
 }
 
-/* The grid as GPTQ's config tells it: GPTQModel takes -1 for all inputs, but of
- * their numbers only some. */
+/* Whether the config can say of linears that they have one group of all inputs. */
+static bool says_whole(const struct run_facts *f)
+{
+    return is_gptq(f) || f->layout == LAYOUT_CT || f->layout == LAYOUT_AWQ;
+}
+
+/* The grid as the config tells it: loaders take -1 (compressed-tensors: a strategy)
+ * for all inputs, but of their numbers only some. */
 static void tell(const struct mixed_grids *m, const struct run_facts *f,
                  const struct linear *l, struct module_grid *g)
 {
-    if (is_gptq(f) && (uint64_t)l->cols <= g->group &&
+    if (says_whole(f) && (uint64_t)l->cols <= g->group &&
         (m->group == GROUP_WHOLE ||
-         (g->group != m->group && !layout_gptq_group(g->group))))
+         (g->group != m->group && !layout_marlin_group(g->group))))
         g->group = GROUP_WHOLE;
 }
 
-/* What GPTQ's config says of most: GROUP_WHOLE if all linears have one group; or if
- * those with the group of the facts have, and loaders take no such number. */
+/* What the config says of most: GROUP_WHOLE if all linears have one group; or if
+ * those with the group of the facts have, and loaders take no such number.  AWQ's
+ * config has one word for all. */
 static uint64_t group_of_most(const struct named_set *out,
                               const struct model_config *config,
                               const struct run_facts *f)
 {
-    bool all = is_gptq(f), most = all && !layout_gptq_group(f->group);
+    bool all = says_whole(f);
+    bool most =
+        all && f->layout != LAYOUT_AWQ && !layout_marlin_group(f->group);
 
     for (int64_t layer = 0; layer < config->n_layers; layer++)
         for (int64_t i = 0; i < model_linear_count(config, layer); i++) {
@@ -73,6 +82,8 @@ static uint64_t group_of_most(const struct named_set *out,
             all = false;
             most &= g.group != f->group;
         }
+    if (all && !is_gptq(f)) /* the number will do where it is one */
+        all = f->mixed || !layout_marlin_group(f->group);
     return all || most ? GROUP_WHOLE : f->group;
 }
 

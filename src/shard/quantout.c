@@ -225,13 +225,12 @@ static void gptq_quantized(struct json_writer *j,
 
 /* ---- the dictionaries ---- */
 
-static void awq_dict(struct json_writer *j, const struct run_facts *facts,
-                     const struct plain_list *plain,
+static void awq_dict(struct json_writer *j, const struct plain_list *plain,
                      const struct mixed_grids *mixed)
 {
     pair_string(j, "quant_method", "awq");
     pair_int(j, "bits", 4);
-    pair_int(j, "group_size", facts->group);
+    pair_group(j, mixed->group);
     pair_bool(j, "zero_point", true); /* symmetric: all zeros are 8 */
     pair_string(j, "version", "gemm");
     awq_names(j, plain);
@@ -306,10 +305,15 @@ static void ct_group(struct json_writer *j, const struct run_facts *facts,
     pair_int(j, "num_bits", (uint64_t)grid->bits);
     pair_string(j, "type", "int");
     pair_bool(j, "symmetric", grid->symmetric);
-    pair_string(j, "strategy", "group");
-    pair_int(j, "group_size", grid->group);
+    if (grid->group == GROUP_WHOLE) {
+        pair_string(j, "strategy", "channel");
+        pair_null(j, "group_size");
+    } else {
+        pair_string(j, "strategy", "group");
+        pair_int(j, "group_size", grid->group);
+    }
     pair_bool(j, "dynamic", false);
-    if (facts->act_order)
+    if (facts->act_order && grid->group != GROUP_WHOLE)
         pair_string(j, "actorder", "group");
     else
         pair_null(j, "actorder");
@@ -326,7 +330,7 @@ static void ct_dict(struct json_writer *j, const struct run_facts *facts,
                     const struct plain_list *plain,
                     const struct mixed_grids *mixed)
 {
-    const struct module_grid most = { facts->group, facts->symmetric,
+    const struct module_grid most = { mixed->group, facts->symmetric,
                                       facts->bits };
     char name[32];
 
@@ -374,7 +378,7 @@ int quant_dict(const struct run_facts *facts, const struct plain_list *plain,
     jw_begin(&j, '{');
     switch (facts->layout) {
     case LAYOUT_CT: ct_dict(&j, facts, plain, mixed); break;
-    case LAYOUT_AWQ: awq_dict(&j, facts, plain, mixed); break;
+    case LAYOUT_AWQ: awq_dict(&j, plain, mixed); break;
     case LAYOUT_GPTQ:
     case LAYOUT_GPTQ_V2: gptq_dict(&j, facts, plain, mixed); break;
     case LAYOUT_INT4PACK:

@@ -53,7 +53,7 @@ static bool are_mixed(const struct state *s)
         none |= g.symmetric;
         other |= g.group != facts.group || g.bits != facts.bits;
     }
-    return layout_takes_grids(facts.layout) &&
+    return (layout_takes_grids(facts.layout) || checkpoint_group(s->out) < 1) &&
            (other || (facts.layout == LAYOUT_CT && zeros && none));
 }
 
@@ -88,7 +88,8 @@ static int find_facts(struct state *s, struct err *e)
                                           LAYOUT_INT4PACK_XPU };
     enum storage st = checkpoint_storage(s->out);
     int64_t group = checkpoint_group(s->out);
-    bool whole = group < 1 && (st == STORAGE_GPTQ || st == STORAGE_GPTQ_V2);
+    bool whole =
+        group < 1 && st != STORAGE_INT4PACK && st != STORAGE_INT4PACK_XPU;
 
     s->packed = st != STORAGE_PLAIN;
     if (!s->packed && s->v->facts)

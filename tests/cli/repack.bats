@@ -143,16 +143,19 @@ setup() {
 
 # What the config says of groups: of most, of others, and what its name begins with.
 groups() { # CHECKPOINT
-    jq -c '.quantization_config | [.group_size, (.dynamic // {} | to_entries[] | .value)]' "$1/config.json"
+    jq -c '.quantization_config | if .config_groups then [.config_groups[].weights | .strategy, .group_size]
+        else [.group_size, (.dynamic // {} | to_entries[] | .value)] end' "$1/config.json"
 }
 
-@test "one group for each row: GPTQ says -1, which loaders take for any number of inputs" {
+@test "one group for each row: -1 or a strategy, which loaders take for any number of inputs" {
     M=$FORGE_TREE/examples/llama-4m
     forge quantize -q "$M" rows --method rtn --group 256 --grid '*.down_proj=768' --layout compressed-tensors
-    for to in gptq gptq_v2; do
+    for to in compressed-tensors awq gptq gptq_v2; do
         rm -rf out back again
         forge repack -q rows out --layout $to
-        [ "$(groups out)" = "[-1]" ]
+        says="[-1]"
+        [ $to != compressed-tensors ] || says='["channel",null]'
+        [ "$(groups out)" = "$says" ]
         grep -q AutoModelForCausalLM out/README.md
         /usr/bin/python3 "$BATS_TEST_DIRNAME/../reference/actorder.py" same rows out
         forge verify out >/dev/null
@@ -162,8 +165,9 @@ groups() { # CHECKPOINT
         forge repack -q out back --layout compressed-tensors
         /usr/bin/python3 "$reference" same back rows
         forge repack -q out again --layout $to
-        [ "$(groups again)" = "[-1]" ]
+        [ "$(groups again)" = "$says" ]
     done
+    [ "$(groups rows)" = '["channel",null]' ]
     # a row that lost a group is no longer what the config says
     edit out 'head["model.layers.0.mlp.up_proj.scales"]["shape"] = [2, 384]'
     run -65 forge-shard -q --from "$M" --verify out
@@ -180,11 +184,22 @@ groups() { # CHECKPOINT
         forge-shard -q --from "$M" --verify out
     }
     of '[64,{"bits":4,"group_size":-1}]' --group 64 --grid '*.down_proj=768'
-    of '[64,{"bits":4,"group_size":256}]' --group 64 --grid '*.o_proj=256'
+    of '[64,{"bits":4,"group_size":-1}]' --group 64 --grid '*.o_proj=256' # Marlin kernels take no 256
+    of '[64,{"bits":4,"group_size":128}]' --group 64 --grid '*.o_proj=128'
     of '[256]' --group 256
     of '[-1]' --group 768
     of '[-1,{"bits":8,"group_size":-1}]' --group 256 --grid '*.down_proj=768,8bit'
     of '[-1,{"bits":4,"group_size":64}]' --group 768 --grid '*.o_proj=64'
+    of '["group",64,"channel",null]' --group 64 --grid '*.down_proj=768' --layout compressed-tensors
+    of '["channel",null,"group",64]' --group 256 --grid '*.down_proj=768' --grid '*.o_proj=64' \
+        --layout compressed-tensors
+    of '[-1]' --group 256 --grid '*.down_proj=768' --layout awq
+    forge quantize -q "$M" some --method rtn --group 64 --grid '*.down_proj=768' --layout gptq
+    rm -rf out
+    run -78 --separate-stderr forge repack some out --layout awq
+    [[ $stderr == *" has groups of "*": a checkpoint in layout awq has one group size; "* ]]
+    [ ! -e out ]
+    rm -rf some
 }
 
 @test "zeros that the first version of GPTQ does not hold are refused before any work" {
