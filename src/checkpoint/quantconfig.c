@@ -92,6 +92,33 @@ static int parse_gptq(struct quant_spec *s, const struct json *q,
     return flat(s, q, what, e);
 }
 
+/* AutoRound's own config around words of AutoAWQ or GPTQ.  What zeros are is in
+ * packing_format: its "auto_gptq" stores them minus one, "gptqmodel" as they are. */
+static int parse_auto_round(struct quant_spec *s, const struct json *q,
+                            const char *what, struct err *e)
+{
+    const char *v = word(q, "packing_format", NULL, "auto_round:auto_gptq");
+    const char *type = word(q, "data_type", NULL, "int");
+    int64_t inputs = 16;
+
+    if (strcmp(type, "int") != 0)
+        return not_read(what, "data_type", type, e);
+    if (number(q, "act_bits", NULL, &inputs) && inputs < 16)
+        return err_set(e, E_CONFIG,
+                       "%s: quantization_config: activations of %lld bits are "
+                       "not supported",
+                       what, (long long)inputs);
+    if (strstr(v, "awq"))
+        s->storage = STORAGE_AWQ;
+    else if (strstr(v, "gptqmodel"))
+        s->storage = STORAGE_GPTQ_V2;
+    else if (strstr(v, "gptq"))
+        s->storage = STORAGE_GPTQ;
+    else
+        return not_read(what, "packing_format", v, e);
+    return flat(s, q, what, e);
+}
+
 /* Ours: torch has no file format for it. */
 static int parse_int4pack(struct quant_spec *s, const struct json *q,
                           const char *what, struct err *e)
@@ -236,6 +263,9 @@ int quant_spec_parse(struct quant_spec *s, const struct json *q,
         return parse_awq(s, q, what, e);
     if (strcmp(method, "gptq") == 0)
         return parse_gptq(s, q, what, e);
+    if (strcmp(method, "auto-round") == 0 ||
+        strcmp(method, "intel/auto-round") == 0)
+        return parse_auto_round(s, q, what, e);
     if (strcmp(method, "int4pack") == 0)
         return parse_int4pack(s, q, what, e);
     if (strcmp(method, "compressed-tensors") == 0)

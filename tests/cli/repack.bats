@@ -247,6 +247,42 @@ P
     rm -rf wide
 }
 
+@test "AutoRound's config around words of GPTQ and AWQ" {
+    while read -r kind format method; do
+        rm -rf round out
+        cp -r $kind round
+        rm -f round/forge_checksums.json round/SHA256SUMS round/quantize_config.json
+        jq --arg f "$format" --arg m "$method" '.quantization_config |= {quant_method: $m, packing_format: $f, bits: 4,
+            group_size, sym: true, data_type: "int", act_bits: 16, block_name_to_quantize: "model.layers",
+            extra_config: {lm_head: {bits: 16}}}' $kind/config.json >round/config.json
+        forge repack -q round out --layout ${kind#*sym-}
+        actorder same out $kind
+        forge-tokens -q -n 2 -t 64 $kind "$FORGE_TREE/examples/eval.txt" |
+            forge-eval -q --json round out >report
+        [ "$(jq '.kl_max' report)" = 0 ]
+    done <<'EOF'
+sym-gptq auto_round:auto_gptq auto-round
+sym-gptq auto_round:auto_gptq intel/auto-round
+asym-gptq_v2 auto_round:gptqmodel auto-round
+asym-awq auto_round:auto_awq auto-round
+EOF
+    while read -r change; do
+        jq ".quantization_config += $change" round/config.json >x
+        mv round/config.json y
+        mv x round/config.json
+        rm -rf out
+        run -78 --separate-stderr forge repack round out --layout awq
+        [ "${#stderr_lines[@]}" = 1 ]
+        mv y round/config.json
+    done <<'EOF'
+{"packing_format":"auto_round:exllamav2"}
+{"act_bits":8}
+{"data_type":"mx_fp"}
+{"bits":3}
+EOF
+    rm -rf round x
+}
+
 # Groups of inputs that lie apart, from NumPy: tests/reference/actorder.py.
 actorder() {
     /usr/bin/python3 "$BATS_TEST_DIRNAME/../reference/actorder.py" "$@"
