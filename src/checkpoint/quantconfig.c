@@ -226,8 +226,10 @@ static int parse_ct_group(struct quant_spec *s, const struct json *g,
     v = word(w, "type", NULL, "int");
     if (strcmp(v, "int") != 0)
         return not_read(what, "weights.type", v, e);
-    v = word(w, "strategy", NULL, "group");
-    if (strcmp(v, "channel") == 0 || !number(w, "group_size", NULL, &group))
+    if (!number(w, "group_size", NULL, &group))
+        group = -1;
+    v = word(w, "strategy", NULL, group < 0 ? "channel" : "group");
+    if (strcmp(v, "channel") == 0)
         group = -1;
     else if (strcmp(v, "group") != 0)
         return not_read(what, "weights.strategy", v, e);
@@ -238,10 +240,15 @@ static int parse_ct_group(struct quant_spec *s, const struct json *g,
 static int parse_ct(struct quant_spec *s, const struct json *q,
                     const char *what, struct err *e)
 {
-    const struct json *groups = json_get(q, "config_groups"), *g;
-    const char *format = word(q, "format", NULL, "");
+    const struct json *inner = json_get(q, "quantization_config");
+    const struct json *groups, *g;
+    const char *format;
     int r = 0;
 
+    if (inner) /* which transformers unwraps, too */
+        q = inner;
+    groups = json_get(q, "config_groups");
+    format = word(q, "format", NULL, "");
     if (!groups || json_type(groups) != JSON_OBJECT || !json_count(groups))
         return err_set(e, E_DATA, "%s: quantization_config: no 'config_groups'",
                        what);

@@ -283,6 +283,30 @@ EOF
     rm -rf round x
 }
 
+# sym-compressed-tensors as others' tools write it: its config changed by jq, its tensors by edit.
+foreign() { # JQ [CODE]
+    rm -rf foreign out
+    cp -r sym-compressed-tensors foreign
+    rm foreign/forge_checksums.json foreign/SHA256SUMS
+    jq "$1" sym-compressed-tensors/config.json >foreign/config.json
+    [ $# = 1 ] || edit foreign "$2"
+}
+
+@test "the config of compressed-tensors: names of older tools, and what is no grid of ours" {
+    for change in '.compression_config = .quantization_config | del(.quantization_config)' \
+        '.quantization_config |= {quant_method: "compressed-tensors", quantization_config: ., sparsity_config: {}}' \
+        '.quantization_config.config_groups.group_0 |= del(.format)'; do
+        foreign "$change"
+        forge repack -q foreign out --layout awq
+        actorder same out sym-awq
+        [ "$(jq -c '[has("compression_config"), .quantization_config.quant_method]' out/config.json)" = '[false,"awq"]' ]
+    done
+    foreign '.quantization_config.config_groups.group_0.weights |= (.strategy = "tensor" | .group_size = null)'
+    run -78 --separate-stderr forge repack foreign out --layout awq
+    [[ $stderr == *"weights.strategy 'tensor' is not supported" ]]
+    rm -rf foreign
+}
+
 # Groups of inputs that lie apart, from NumPy: tests/reference/actorder.py.
 actorder() {
     /usr/bin/python3 "$BATS_TEST_DIRNAME/../reference/actorder.py" "$@"
