@@ -58,9 +58,13 @@ static int check_scales(const struct repack *r, const char *module,
             return err_set(e, E_CONFIG,
                            "'%.200s': the scale of output %" PRIu64
                            ", group %" PRIu64 " is %.9g, which F16 does not "
-                           "hold: %s would change it",
+                           "hold: %s would change it%s",
                            module, i / q->groups, i % q->groups, (double)s,
-                           layout_name(r->layout));
+                           layout_name(r->layout),
+                           q->scale_dtype == DT_BF16 ?
+                               "; compressed-tensors and int4pack have BF16 "
+                               "scales" :
+                               "");
     }
     return 0;
 }
@@ -109,7 +113,8 @@ static int check_order(struct repack *r, const char *module,
     if (!layout_takes_act_order(r->layout))
         return err_set(e, E_CONFIG,
                        "'%.200s': its g_idx mixes groups (desc_act): inputs of "
-                       "a group lie apart, and %s has them side by side",
+                       "a group lie apart, and %s has them side by side; "
+                       "gptq, gptq_v2 and int4pack keep an order",
                        module, layout_name(r->layout));
     if (r->layout != LAYOUT_INT4PACK && r->layout != LAYOUT_INT4PACK_XPU)
         return 0;

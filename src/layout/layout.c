@@ -196,8 +196,8 @@ int layout_check(enum layout l, bool symmetric, uint64_t group,
     if (l == LAYOUT_GPTQ && !symmetric)
         return err_set(e, E_CONFIG,
                        "layout gptq (v1) has no place for a zero point of 0, "
-                       "and vLLM refuses it asymmetric: use gptq_v2, awq or "
-                       "compressed-tensors");
+                       "and vLLM refuses it asymmetric: use gptq_v2, "
+                       "compressed-tensors or, for 4 bits, awq");
     if (l == LAYOUT_INT4PACK && group != 32 && group != 64 && group != 128 &&
         group != 256)
         return err_set(e, E_CONFIG,

@@ -184,8 +184,8 @@ END
     make_stream x.fts 16x36 --group 32
     refused 78 "16 x 36: gptq needs inputs that are a multiple of 8" -l gptq x.fts
     make_stream x.fts 16x32 --group 32 --asym
-    refused 78 "use gptq_v2, awq or compressed-tensors" --layout gptq x.fts
-    refused 78 "use gptq_v2, awq or compressed-tensors" --layout gptq --asymmetric x.fts
+    refused 78 "use gptq_v2, compressed-tensors or, for 4 bits, awq" --layout gptq x.fts
+    refused 78 "use gptq_v2, compressed-tensors or, for 4 bits, awq" --layout gptq --asymmetric x.fts
     refused 78 "m0 has groups of 32, want 64" --layout awq --group 64 x.fts
 }
 
