@@ -13,6 +13,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/digests.h"
 #include "checkpoint/sidecar.h"
+#include "checkpoint/weights.h"
 #include "common/math/quant.h"
 #include "forge/arguments.h"
 #include "forge/command.h"
@@ -193,10 +194,43 @@ static int check_modules(struct repack *r, struct checkpoint *c, struct err *e)
     return rc < 0 ? rc : 0;
 }
 
+/* E_CONFIG: quantized, but no linear of a layer: a head, a predictor of further
+ * tokens. */
+static int check_others(struct checkpoint *c, const char *model, struct err *e)
+{
+    static const char *const all[] = { "*" };
+    const struct weights_choice choice = { .layer = -1,
+                                           .others = true,
+                                           .quantized = { all, 1, NULL, 0 } };
+    struct model_config config;
+    struct weights_plan plan;
+    int rc = model_config_read(&config, model, e);
+
+    if (rc)
+        return rc;
+    module_choice_apply(&choice.quantized, &config);
+    rc = weights_plan(&plan, c, &config, &choice, e);
+    for (size_t i = 0; !rc && i < plan.count; i++) {
+        const char *name = plan.item[i].t->name;
+
+        if (plan.item[i].kind == WEIGHTS_PACKED)
+            rc = err_set(e, E_CONFIG,
+                         "'%.200s': is quantized, which OUT holds of the "
+                         "layers' linears alone%s",
+                         name,
+                         strncmp(name, "lm_head.", 8) == 0 ?
+                             "; of a head too in --layout gguf" :
+                             "");
+    }
+    weights_release(&plan);
+    model_config_release(&config);
+    return rc;
+}
+
 static int check_source(struct repack *r, const char *model, struct err *e)
 {
     struct checkpoint *c;
-    int rc;
+    int rc = 0;
 
     if (checkpoint_open(&c, model, e) < 0)
         return e->code;
@@ -204,8 +238,8 @@ static int check_source(struct repack *r, const char *model, struct err *e)
         rc = err_set(e, E_CONFIG,
                      "'%s': is not in 4 bits; 'forge quantize' makes it so",
                      model);
-    else
-        rc = r->gguf ? 0 : check_modules(r, c, e);
+    else if (!r->gguf)
+        rc = check_others(c, model, e) ? e->code : check_modules(r, c, e);
     checkpoint_close(c);
     return rc < 0 || r->gguf ? rc : sidecars_check(model, e);
 }

@@ -307,6 +307,39 @@ foreign() { # JQ [CODE]
     rm -rf foreign
 }
 
+@test "a quantized head is refused before any work, and goes into GGUF" {
+    rm -rf foreign out
+    cp -r sym-gptq foreign
+    rm foreign/forge_checksums.json foreign/SHA256SUMS
+    /usr/bin/python3 - foreign/model.safetensors <<'P'
+import json, struct, sys
+b = open(sys.argv[1], "rb").read()
+n, = struct.unpack("<Q", b[:8])
+head, data = json.loads(b[8:8 + n]), bytearray(b[8 + n:])
+rows, cols = head.pop("lm_head.weight")["shape"]
+for name, dtype, shape, byte in (("qweight", "I32", [cols // 8, rows], 0x79), ("qzeros", "I32", [cols // 128, rows // 8], 0x77),
+                                 ("scales", "F16", [cols // 128, rows], 0x20), ("g_idx", "I32", [cols], 0)):
+    size = shape[0] * (shape[1] if len(shape) > 1 else 1) * (2 if dtype == "F16" else 4)
+    head["lm_head." + name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + size]}
+    data += struct.pack("<%di" % cols, *(k // 128 for k in range(cols))) if name == "g_idx" else bytes([byte]) * size
+packed = bytearray()
+for name in sorted((k for k in head if k != "__metadata__"), key=lambda k: head[k]["data_offsets"]):
+    x, y = head[name]["data_offsets"]
+    head[name]["data_offsets"] = [len(packed), len(packed) + y - x]
+    packed += data[x:y]
+h = json.dumps(head).encode()
+open(sys.argv[1], "wb").write(struct.pack("<Q", len(h)) + h + packed)
+P
+    for to in compressed-tensors awq gptq int4pack; do
+        run -78 --separate-stderr forge repack foreign out --layout $to
+        [ "${#stderr_lines[@]}" = 1 ]
+        [[ $stderr == "forge: 'lm_head.qweight': is quantized, which OUT holds of the layers' linears alone; of a head too in --layout gguf" ]]
+        [ ! -e out ]
+    done
+    forge repack -q foreign out --layout gguf
+    rm -rf foreign out
+}
+
 # Groups of inputs that lie apart, from NumPy: tests/reference/actorder.py.
 actorder() {
     /usr/bin/python3 "$BATS_TEST_DIRNAME/../reference/actorder.py" "$@"
