@@ -141,6 +141,20 @@ bool tensor_name_is_table(const char *name)
     return strstr(name, "rotary_emb.inv_freq") != NULL;
 }
 
+bool tensor_name_is_other_scale(const char *name)
+{
+    static const char *const last[] = { ".input_scale",      ".output_scale",
+                                        ".activation_scale", ".k_scale",
+                                        ".v_scale",          ".q_scale",
+                                        ".kv_scale",         ".prob_scale" };
+    const char *dot = strrchr(name, '.');
+
+    for (size_t i = 0; dot && i < ARRAY_LEN(last); i++)
+        if (!strcmp(dot, last[i]))
+            return true;
+    return false;
+}
+
 /* ---- and together ---- */
 
 struct joined {

@@ -60,6 +60,9 @@ bool tensor_name_is_expert(const char *name);
 /* Whether it is a rotary table, which old checkpoints store beside their
  * weights. */
 bool tensor_name_is_table(const char *name);
+/* Whether it is a scale of activations or caches: useless where engines do not round
+ * these. */
+bool tensor_name_is_other_scale(const char *name);
 /* Format n into to[cap], truncated like snprintf(3); returns the full
  * length. */
 size_t tensor_name_format(const struct tensor_name *n, char *to, size_t cap);

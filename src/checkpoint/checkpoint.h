@@ -131,6 +131,10 @@ int64_t checkpoint_group(const struct checkpoint *c);
 /* Bits of the codes of its modules, but for those that the configuration excepts;
  * 0: plain. */
 int checkpoint_bits(const struct checkpoint *c);
+/* Whether its configuration has engines round activations, or keys and values in their
+ * cache.  Our forward pass does neither. */
+bool checkpoint_rounds_activations(const struct checkpoint *c);
+bool checkpoint_rounds_cache(const struct checkpoint *c);
 /* Of the tiles of a checkpoint in layout int4pack. */
 enum int4pack_capability checkpoint_capability(const struct checkpoint *c);
 

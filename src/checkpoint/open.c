@@ -538,6 +538,16 @@ int checkpoint_bits(const struct checkpoint *c)
     return c->quant.bits;
 }
 
+bool checkpoint_rounds_activations(const struct checkpoint *c)
+{
+    return c->quant.activations;
+}
+
+bool checkpoint_rounds_cache(const struct checkpoint *c)
+{
+    return c->quant.cache;
+}
+
 int64_t checkpoint_group(const struct checkpoint *c)
 {
     return c->quant.group;

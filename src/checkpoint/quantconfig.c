@@ -196,6 +196,13 @@ static int parse_ct_float(struct quant_spec *s, const struct json *w,
     return 0;
 }
 
+static bool is_given(const struct json *q, const char *key)
+{
+    const struct json *v = json_get(q, key);
+
+    return v && json_type(v) != JSON_NULL;
+}
+
 /* One of config_groups, the first of them with integers where s->group is 0.
  * Their bits and group sizes may differ: the shapes of each module's tensors
  * decide, and s has the first one's. */
@@ -215,6 +222,7 @@ static int parse_ct_group(struct quant_spec *s, const struct json *g,
     if (strcmp(v, "pack-quantized") != 0)
         return not_read(what, "format", v, e);
     s->storage = STORAGE_CT;
+    s->activations |= is_given(g, "input_activations");
     if (!number(w, "num_bits", NULL, &bits))
         return err_set(e, E_DATA,
                        "%s: quantization_config: '%.60s' has no "
@@ -249,6 +257,7 @@ static int parse_ct(struct quant_spec *s, const struct json *q,
         q = inner;
     groups = json_get(q, "config_groups");
     format = word(q, "format", NULL, "");
+    s->cache = is_given(q, "kv_cache_scheme");
     if (!groups || json_type(groups) != JSON_OBJECT || !json_count(groups))
         return err_set(e, E_DATA, "%s: quantization_config: no 'config_groups'",
                        what);

@@ -12,7 +12,8 @@ struct quant_spec {
     enum storage storage;
     int bits;      /* of a code: 4 or 8; 0: plain.  Modules may differ */
     int64_t group; /* inputs per scale; -1: one scale per row; 0: plain */
-    bool fp8;      /* some or all linears are fp8; storage is PLAIN or CT */
+    bool activations, cache; /* engines shall round these, too */
+    bool fp8; /* some or all linears are fp8; storage is PLAIN or CT */
     enum int4pack_capability capability; /* of STORAGE_INT4PACK */
     int64_t block[2]; /* fp8: outputs and inputs per scale; 0: not given */
 };

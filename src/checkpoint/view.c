@@ -50,21 +50,6 @@ static struct ck_entry *sibling(const struct checkpoint *c,
     return t ? &c->list.item[t - c->tensor] : NULL;
 }
 
-/* Whether it is a scale of activations or caches: useless once weights are
- * dequantized. */
-static bool is_other_scale(const char *name)
-{
-    static const char *const suffix[] = { ".input_scale",      ".output_scale",
-                                          ".activation_scale", ".k_scale",
-                                          ".v_scale",          ".q_scale",
-                                          ".kv_scale",         ".prob_scale" };
-
-    for (size_t i = 0; i < ARRAY_LEN(suffix); i++)
-        if (ends_with(name, suffix[i]))
-            return true;
-    return false;
-}
-
 static uint64_t blocks(uint64_t n, uint64_t block)
 {
     return n / block + (n % block != 0);
@@ -136,7 +121,7 @@ static int pair(struct checkpoint *c, size_t *of, bool *hidden, struct err *e)
     for (size_t i = 0; i < c->list.count; i++) {
         struct ck_entry *en = &c->list.item[i], *s = NULL;
 
-        if ((c->quant.fp8 && is_other_scale(en->name)) ||
+        if ((c->quant.fp8 && tensor_name_is_other_scale(en->name)) ||
             is_unused(c, en->name))
             hidden[i] = true;
         if (ends_with(en->name, ".weight_scale_inv") && !hidden[i]) {

@@ -227,6 +227,21 @@ static int check_others(struct checkpoint *c, const char *model, struct err *e)
     return rc;
 }
 
+/* What engines do with IN beside its weights, and do not with OUT. */
+static void warn_of_rounding(const struct repack *r, const struct checkpoint *c,
+                             const char *model)
+{
+    if (checkpoint_rounds_activations(c))
+        warning("'%s': its config.json has engines round activations, too "
+                "(input_activations); of OUT they round the weights alone",
+                model);
+    if (checkpoint_rounds_cache(c))
+        warning("'%s': its config.json has engines round keys and values "
+                "(kv_cache_scheme); OUT does not say so%s",
+                model,
+                r->gguf ? "" : ", but has their scales where there are any");
+}
+
 static int check_source(struct repack *r, const char *model, struct err *e)
 {
     struct checkpoint *c;
@@ -240,6 +255,8 @@ static int check_source(struct repack *r, const char *model, struct err *e)
                      model);
     else if (!r->gguf)
         rc = check_others(c, model, e) ? e->code : check_modules(r, c, e);
+    if (!rc)
+        warn_of_rounding(r, c, model);
     checkpoint_close(c);
     return rc < 0 || r->gguf ? rc : sidecars_check(model, e);
 }

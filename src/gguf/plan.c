@@ -235,7 +235,8 @@ static int add_plain(struct gguf_plan *p, const struct ck_tensor *t,
     struct gguf_place place[GGUF_PLACES];
     int n;
 
-    if (tensor_name_is_table(t->name) || gguf_is_extra(&p->config, t->name))
+    if (tensor_name_is_table(t->name) || tensor_name_is_other_scale(t->name) ||
+        gguf_is_extra(&p->config, t->name))
         return 0;
     n = gguf_places(&p->config, t->name, place);
     if (!n)

@@ -307,6 +307,22 @@ foreign() { # JQ [CODE]
     rm -rf foreign
 }
 
+@test "what engines round beside weights is not in OUT, and a warning says so" {
+    scales='for k in "k", "v": head[f"model.layers.0.self_attn.{k}_scale"] = {"dtype": "F32", "shape": [1], "data_offsets": [len(data), len(data) + 4]}; data += struct.pack("<f", 0.5)'
+    foreign '.quantization_config.kv_cache_scheme = {num_bits: 8, type: "float"} |
+        .quantization_config.config_groups.group_0.input_activations = {num_bits: 8, type: "float"}' "$scales"
+    for to in awq compressed-tensors gguf; do
+        rm -rf out
+        run -0 --separate-stderr forge repack foreign out --layout $to
+        [[ $stderr == *"round activations, too (input_activations)"* ]]
+        [[ $stderr == *"round keys and values (kv_cache_scheme)"* ]]
+        [ $to = gguf ] || [ "$(forge-ls out | grep -c 'self_attn.[kv]_scale')" = 2 ]
+    done
+    run -0 /usr/bin/python3 "$BATS_TEST_DIRNAME/../reference/ggufs.py" same sym-compressed-tensors out
+    [ "$output" = "28 linears and 12 other tensors agree" ]
+    rm -rf foreign out
+}
+
 @test "a quantized head is refused before any work, and goes into GGUF" {
     rm -rf foreign out
     cp -r sym-gptq foreign
