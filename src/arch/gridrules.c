@@ -7,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GROUP_LEAST = 8, GROUP_MOST = 1 << 20 };
+#include "common/math/quant.h"
+
+enum { GROUP_LEAST = 8, GROUP_MOST = GROUP_ALL };
 
 struct grid {
     uint64_t group; /* 0: not said */
@@ -33,6 +35,10 @@ static bool word(const char **at, struct grid *g)
         (n == 4 && !strncmp(text, "asym", n))) {
         g->symmetric = n == 3;
         return said.symmetric < 0;
+    }
+    if (n == 2 && !strncmp(text, "-1", n)) {
+        g->group = GROUP_ALL;
+        return !said.group;
     }
     if (*text < '0' || *text > '9')
         return false;
@@ -120,7 +126,7 @@ static int check_linear(const struct grid_rules *r, const struct linear *l,
 
     for (int i = 0; i < r->n; i++)
         used[i] |= matches(r->rule[i], l->module, &g);
-    if (group != r->group && (uint64_t)l->cols % group)
+    if (group != r->group && group != GROUP_ALL && (uint64_t)l->cols % group)
         return err_set(e, E_CONFIG,
                        "--grid: '%s' has %" PRId64 " inputs, no multiple of "
                        "%" PRIu64,

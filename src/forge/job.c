@@ -83,7 +83,7 @@ void job_grid(const struct job *j, struct job_words *w)
 {
     w->n = 0;
     add_word(w, "--group");
-    add_word(w, "%" PRId64, j->group);
+    add_word(w, "%" PRId64, job_group_word(j));
     add_word(w, j->symmetric ? "--symmetric" : "--asymmetric");
     if (j->bf16_scales) {
         add_word(w, "--scale-dtype");
@@ -214,7 +214,7 @@ static void put_all(struct json_writer *w, const struct job *j)
     put_word(w, "propagate", PROPAGATE_WORDS, j->propagate);
     put_int(w, "sequences", j->sequences);
     put_int(w, "seqlen", j->seqlen);
-    put_int(w, "group", j->group);
+    put_int(w, "group", job_group_word(j));
     put_int(w, "blend", j->blend);
     put_int(w, "tune", j->tune);
     put_int(w, "tune_batch", j->tune_batch);
@@ -385,7 +385,11 @@ static void get_all(struct reader *r, struct job *j)
     get_word(r, "propagate", PROPAGATE_WORDS, &j->propagate);
     get_int(r, "sequences", 1, 1 << 30, &j->sequences);
     get_int(r, "seqlen", 1, 1 << 30, &j->seqlen);
-    get_int(r, "group", 8, 1 << 20, &j->group);
+    get_int(r, "group", -1, GROUP_ALL, &j->group);
+    if (j->group == -1)
+        j->group = GROUP_ALL;
+    else if (j->group < 8)
+        r->bad = r->bad ? r->bad : "group";
     get_int(r, "blend", 0, 1000000, &j->blend);
     get_int(r, "tune", 0, TUNE_MAX, &j->tune);
     get_int(r, "tune_batch", 1, TUNE_BATCH_MAX, &j->tune_batch);

@@ -9,6 +9,7 @@
 #include "arch/device_bytes.h"
 #include "arch/gridrules.h"
 #include "common/cli/opt.h"
+#include "common/math/quant.h"
 #include "gguf/convert.h"
 #include "gptq/solve/solve_refined.h"
 #include "layout/layout.h"
@@ -147,6 +148,12 @@ void job_solve(const struct job *j, struct job_words *w);
 /* Append a copy of a glob.  E_USAGE: it is empty or too long, or they are more than
  * JOB_GLOBS; E_TEMP. */
 MUST_CHECK int globs_add(struct globs *g, const char *glob, struct err *e);
+/* j->group as users know it: -1 for GROUP_ALL. */
+static inline int64_t job_group_word(const struct job *j)
+{
+    return j->group == GROUP_ALL ? -1 : j->group;
+}
+
 /* The linears that j quantizes, and their grids; j's memory. */
 struct module_choice job_choice(const struct job *j);
 /* The model's configuration, with the choice applied; model_config_release().

@@ -42,8 +42,9 @@ static void parse(struct request *r, int argc, char **argv)
         { OPT_CHOICE, 0, "rest", GGUF_REST_WORDS,
           "layout gguf: matrices that are not in 4 bits [stored]", &j->rest, 0,
           0, false },
-        { OPT_INT, 0, "group", "G", "inputs per scale [128; layout gguf: 32]",
-          &j->group, 8, 1048576, false },
+        { OPT_INT, 0, "group", "G",
+          "inputs per scale, -1: all of a linear [128; layout gguf: 32]",
+          &j->group, -1, GROUP_ALL, false },
         { OPT_FLAG, 0, "sym", NULL,
           "symmetric grids: the zero point is 8, the default", &r->sym, 0, 0,
           false },
@@ -217,6 +218,21 @@ static int settle_tokens(struct request *r, struct err *e)
     return 0;
 }
 
+static int settle_group(struct request *r, struct err *e)
+{
+    struct job *j = &r->j;
+
+    if (j->group == GROUP_NOT_GIVEN) /* blocks of GGUF have a scale for 32 */
+        j->group = j->layout == JOB_GGUF ? 32 : 128;
+    else if (j->group == -1)
+        j->group = GROUP_ALL;
+    if (j->group < 8)
+        return err_set(e, E_USAGE, "--group: want -1, or 8 to %d", GROUP_ALL);
+    return r->bits > 0 && j->group == GROUP_ALL ?
+               err_set(e, E_USAGE, "--bits chooses groups: leave out --group") :
+               0;
+}
+
 /* Check combinations of options, and set their defaults. */
 static int settle(struct request *r, struct err *e)
 {
@@ -242,10 +258,9 @@ static int settle(struct request *r, struct err *e)
             return e->code;
     if (j->search != SEARCH_AUTO && j->method != METHOD_RTN)
         return err_set(e, E_USAGE, "--search is for --method rtn");
-    if (j->search != SEARCH_AUTO && j->grids.n)
-        return err_set(e, E_USAGE,
-                       "--grid: --search absmax has grids of one "
-                       "kind");
+    if (j->search != SEARCH_AUTO && (j->grids.n || j->group == -1))
+        return err_set(e, E_USAGE, "%s: --search absmax has grids of one kind",
+                       j->grids.n ? "--grid" : "--group -1");
     if (settle_tokens(r, e) < 0 ||
         env_number("FORGE_STEP_COST", STEP_COST_MAX, &j->step, e) < 0)
         return e->code;
@@ -258,8 +273,8 @@ static int settle(struct request *r, struct err *e)
         return err_set(e, E_USAGE, "--shard-size: --layout gguf is one file");
     if (j->rest == NOT_GIVEN)
         j->rest = GGUF_REST_STORED;
-    if (!j->group) /* blocks of GGUF have a scale for 32 in any case */
-        j->group = j->layout == JOB_GGUF ? 32 : 128;
+    if (settle_group(r, e) < 0)
+        return e->code;
     if (settle_prune(r, e) < 0)
         return e->code;
     verbosity = r->quiet ? -1 : 0;
@@ -413,6 +428,7 @@ int command_quantize(int argc, char **argv, struct err *e)
     if (!r)
         return e->code;
     r->place.lock = -1;
+    r->j.group = GROUP_NOT_GIVEN;
     r->j.sequences = NOT_GIVEN;
     r->j.seqlen = NOT_GIVEN;
     r->j.rest = NOT_GIVEN;

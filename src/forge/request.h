@@ -10,7 +10,7 @@
 #include "forge/pruning.h"
 #include "work/place.h"
 
-enum { NOT_GIVEN = -1 }; /* an option of struct job */
+enum { NOT_GIVEN = -1, GROUP_NOT_GIVEN = -2 }; /* an option of struct job */
 
 struct request {
     struct job j;

@@ -387,7 +387,7 @@ void room_print(const struct request *r, const struct room *room)
         "quantize     %lld linears with %sparameters: method %s, group %lld, "
         "%s, layout %s\n",
         (long long)p->modules, count_text(a, (double)p->quantized),
-        j->method == METHOD_RTN ? "rtn" : "gptq", (long long)j->group,
+        j->method == METHOD_RTN ? "rtn" : "gptq", (long long)job_group_word(j),
         j->symmetric ? "symmetric" : "asymmetric", job_layout_name(j));
     if (j->method == METHOD_GPTQ)
         printf("calibration  %lld tokens%s, propagate %s\n",

@@ -26,7 +26,7 @@ static void pack_codes(struct stage *s)
     c->n_before = s->j.layers;
     /* as fast as the words are read, which a GPU starts later than */
     c = stage_tool(s, "forge-pack");
-    if (s->j.grids.n)
+    if (s->j.grids.n || s->j.group == GROUP_ALL)
         command_add(c, "--mixed", NULL);
     command_add(c, "--device", "cpu", "--layout",
                 layout_name(job_layout(&s->j)), "--expect-key", s->j.ukey,

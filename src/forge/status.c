@@ -258,8 +258,8 @@ static void print_text(const struct standing *s)
 
     printf("%s -> %s: layout %s, method %s, group %lld, %s, %s\n", s->j.model,
            s->j.out, job_layout_name(&s->j), method_of(&s->j),
-           (long long)s->j.group, s->j.symmetric ? "symmetric" : "asymmetric",
-           s->state);
+           (long long)job_group_word(&s->j),
+           s->j.symmetric ? "symmetric" : "asymmetric", s->state);
     printf("%.0f %% done: %lld of %lld layers, %lld of %lld modules%s%s\n",
            s->percent, (long long)s->layers_done, (long long)s->j.layers,
            (long long)s->done, (long long)s->j.modules,
@@ -347,7 +347,7 @@ static int print_json(const struct standing *s, struct err *e)
     jw_key(&w, "out"), jw_string(&w, s->j.out);
     jw_key(&w, "layout"), jw_string(&w, job_layout_name(&s->j));
     jw_key(&w, "method"), jw_string(&w, method_of(&s->j));
-    jw_key(&w, "group"), jw_int(&w, s->j.group);
+    jw_key(&w, "group"), jw_int(&w, job_group_word(&s->j));
     jw_key(&w, "symmetric"), jw_bool(&w, s->j.symmetric);
     jw_key(&w, "state"), jw_string(&w, s->state);
     jw_key(&w, "percent"), jw_number(&w, floor(s->percent * 10) / 10);

@@ -252,7 +252,7 @@ void summary_print(const struct request *r, const struct records *all,
     char a[UNIT_TEXT], b[UNIT_TEXT];
 
     printf("%s -> %s: layout %s, group %lld, %s, method %s\n", r->model, r->out,
-           job_layout_name(&r->j), (long long)r->j.group,
+           job_layout_name(&r->j), (long long)job_group_word(&r->j),
            r->j.symmetric ? "symmetric" : "asymmetric",
            r->j.method == METHOD_RTN ? "rtn" : "gptq");
     printf("size      %s -> %s, %llu %%\n", size_text(a, (double)before),

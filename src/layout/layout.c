@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "arch/tensor_name.h"
+#include "common/math/quant.h"
 
 /* Name of a tensor of a module, and when the module has it. */
 struct part {
@@ -221,7 +222,8 @@ int layout_check(enum layout l, bool symmetric, uint64_t group,
                        "are a multiple of 8, whatever the group; leave the "
                        "module unquantized",
                        s->module, s->rows, s->cols, table[l].name);
-    if (table[l].whole_groups && s->cols % group)
+    if (table[l].whole_groups && s->cols % group &&
+        (group != GROUP_ALL || l == LAYOUT_INT4PACK_XPU))
         return refuse_group(l, group, s, all, n, e);
     return 0;
 }
@@ -266,9 +268,9 @@ unsigned layout_advice(enum layout l, bool symmetric, uint64_t group,
 
     if (l == LAYOUT_INT4PACK || l == LAYOUT_INT4PACK_XPU)
         return 0;
-    return (odd             ? ADVICE_GPTQ_GROUP :
-            s->cols % group ? ADVICE_SHORT_GROUP :
-                              0u) |
+    return (odd                                ? ADVICE_GPTQ_GROUP :
+            s->cols > group && s->cols % group ? ADVICE_SHORT_GROUP :
+                                                 0u) |
            (s->rows % 64 || s->cols % 128 ? ADVICE_MARLIN_SHAPE : 0u) |
            (s->cols > group && !layout_marlin_group(group) ?
                 ADVICE_MARLIN_GROUP :

@@ -182,9 +182,11 @@ static void fact_grid(struct html *h, const struct page *p)
     const struct json *v = json_get(json_root(p->w->run.doc), "grids");
     double linears = sizes_linear_bits(p->w), all = sizes_bits(p->w);
     const char *rule;
+    char group[24];
 
-    html_put(h, "<tr><th>grid</th><td>one scale%s for %lld inputs, %s",
-             symmetric ? "" : " and zero", page_number(p, "group"),
+    snprintf(group, sizeof(group), "%lld", page_number(p, "group"));
+    html_put(h, "<tr><th>grid</th><td>one scale%s for %s inputs, %s",
+             symmetric ? "" : " and zero", strcmp(group, "-1") ? group : "all",
              symmetric ? "symmetric" : "asymmetric");
     for (v = json_first(v); v; v = json_after(v))
         if (json_string(v, &rule))

@@ -8,6 +8,44 @@ parts() { python3 "$tree/tests/reference/gridrules.py" parts "$@"; }
 
 setup() { cd "$BATS_TEST_TMPDIR" || return 1; }
 
+@test "--group -1: one scale for each output, as the loaders' configs say it" {
+    [ "$(jq -r '"\(.hidden_size) \(.intermediate_size)"' "$model/config.json")" = "256 768" ]
+    for layout in compressed-tensors awq gptq gptq_v2; do
+        forge quantize "$model" out "${small[@]}" --effort default --layout $layout --group -1 --work work
+        forge quantize "$model" rules "${small[@]}" --effort default --layout $layout --group 256 --grid '*.down_proj=768' --work ruled
+        python3 - $layout <<PYTHON
+import json, sys
+sys.path.insert(0, "$tree/tests/reference")
+from choice import tensors
+t, rules = tensors("out"), tensors("rules")
+assert t == rules
+scales = [n for n in t if n.endswith((".scales", ".weight_scale"))]
+assert len(scales) == 28 and all(1 in t[n][1] for n in scales)
+q = json.load(open("out/config.json"))["quantization_config"]
+if sys.argv[1] == "compressed-tensors":
+    (g,) = q["config_groups"].values()
+    assert g["weights"]["strategy"] == "channel" and g["weights"]["group_size"] is None
+else:
+    assert q["group_size"] == -1
+PYTHON
+        forge verify -q out
+        forge-shard -q --from "$model" --verify out
+        forge status work | head -n 1 | grep -q "group -1, symmetric, complete"
+        rm -r out rules work ruled
+    done
+    forge quantize "$model" out --method rtn --group 64 --grid '*.down_proj=-1' -q
+    [ "$(jq -r '[.quantization_config.config_groups[].weights | "\(.strategy) \(.group_size)"] | sort | join(",")' out/config.json)" = "channel null,group 64" ]
+    forge-shard -q --from "$model" --verify out
+    for how in "--group 0" "--group 7" "--group -2" "--group -1 --search absmax" "--grid *.down_proj=-2"; do
+        set -f
+        # shellcheck disable=SC2086
+        run -64 forge quantize "$model" not --method rtn $how
+        set +f
+    done
+    run -64 forge quantize "$model" not "${small[@]}" --bits 5 --group -1
+    [ ! -e not ]
+}
+
 @test "each layout: shapes of tensors, and what loaders read from the config" {
     served() { # WANT RULE...
         args=(); for r in "${@:2}"; do args+=(--grid "$r"); done

@@ -88,6 +88,14 @@ static inline uint32_t quant_negative(uint32_t meta)
 {
     return meta ^ (uint32_t)QUANT_NEGATIVE << 24;
 }
+/* A group size that is all inputs of any linear: one scale for each output. */
+enum { GROUP_ALL = 1 << 20 };
+/* Of a linear with so many inputs. */
+static inline uint64_t quant_group(uint64_t group, uint64_t cols)
+{
+    return group == GROUP_ALL ? cols : group;
+}
+
 /* Number of groups of a row of `cols` inputs; the last one may be shorter. */
 static inline uint64_t quant_groups(uint64_t cols, uint64_t group)
 {

@@ -14,7 +14,7 @@
 #include "gptq/hessian_file.h"
 #include "gptq/solve/factor.h"
 
-enum { SEARCH_AUTO = 0, GROUP_MAX = 1 << 20 };
+enum { SEARCH_AUTO = 0 };
 
 struct settings {
     struct tool tool;
@@ -47,8 +47,9 @@ static int parse(struct settings *s, int argc, char **argv)
         { OPT_STR, 0, "hessian", "FILE",
           "hessians of the inputs, where they are not in the stream",
           &s->hessian, 0, 0, OPT_FILE },
-        { OPT_INT, 'g', "group", "G", "inputs per scale [128]", &s->group, 8,
-          GROUP_MAX, false },
+        { OPT_INT, 'g', "group", "G",
+          "inputs per scale, -1: all of a linear [128]", &s->group, -1,
+          GROUP_ALL, false },
         { OPT_FLAG, 0, "symmetric", NULL,
           "the zero point is 8 everywhere [default]", &s->symmetric, 0, 0,
           false },
@@ -84,6 +85,10 @@ static int parse(struct settings *s, int argc, char **argv)
         die(E_USAGE, "takes one file at most (try --help)");
     if (s->symmetric && s->asymmetric)
         die(E_USAGE, "--symmetric and --asymmetric exclude each other");
+    if (s->group == -1)
+        s->group = GROUP_ALL;
+    if (s->group < 8)
+        die(E_USAGE, "--group: want -1, or 8 to %d", GROUP_ALL);
     for (int k = 0; k < s->rules.count; k++)
         if (grid_rule_check(s->rules.item[k], &e))
             die_err(&e);
@@ -174,10 +179,11 @@ static int weight(struct run *r, const struct frame *w, struct err *e)
     if (w->ndim != 2 || !dtype_is_float(w->dtype) || !w->dims[0] || !w->dims[1])
         return err_set(e, E_DATA, "'%s': a weight is a matrix of floats",
                        w->name);
-    p->group = of.group, p->symmetric = of.symmetric, p->bits = of.bits;
-    f.group = (uint32_t)p->group;
     p->rows = f.dims[0] = w->dims[0];
     p->cols = w->dims[1];
+    p->group = quant_group(of.group, p->cols);
+    p->symmetric = of.symmetric, p->bits = of.bits;
+    f.group = (uint32_t)p->group;
     p->dtype = w->dtype;
     f.dims[1] = quant_groups(p->cols, p->group);
     f.len = f.dims[0] * f.dims[1] * sizeof(*meta); /* groups <= weights */

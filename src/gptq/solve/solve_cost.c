@@ -1,6 +1,8 @@
 /* solve_cost.c - see solve_cost.h. */
 #include "gptq/solve/solve_cost.h"
 
+#include "common/math/quant.h"
+
 static int starts(const struct effort_plan *p)
 {
     return p->starts ? p->starts : 1;
@@ -21,7 +23,7 @@ double solve_cost_linear(const struct solve_cost *c, double rows, double cols)
                                     .factors =
                                         c->symmetric ? p.factors : p.shrinks };
     double whole = rows * cols * cols; /* a product of [rows, cols] with H */
-    double group = rows * cols * (double)c->group;
+    double group = rows * cols * (double)quant_group(c->group, (uint64_t)cols);
     double compared = whole / (double)solve_compare_step((uint64_t)rows);
     double sum = starts(&p) * whole + compared;
 

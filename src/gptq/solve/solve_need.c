@@ -1,6 +1,7 @@
 /* solve_need.c - see solve_need.h. */
 #include "gptq/solve/solve_need.h"
 
+#include "common/math/quant.h"
 #include "gptq/solve/solve_room.h"
 
 static uint64_t sum(const uint64_t *bytes, int n)
@@ -33,7 +34,8 @@ uint64_t solve_need_bytes(const struct solve_need *n, bool least)
     const struct effort_plan p = effort_plan(n->effort);
     uint64_t rows =
         least && p.starts && n->rows > SOLVE_TILE ? SOLVE_TILE : n->rows;
-    const struct solve_size s = solve_size(1, 1, rows, n->cols, n->group);
+    const struct solve_size s =
+        solve_size(1, 1, rows, n->cols, quant_group(n->group, n->cols));
     uint64_t factor[FACTOR_ROOMS], solve[SOLVE_ROOMS], refined[REFINED_ROOMS];
     /* where it does not lie on the device: the Hessian, then D */
     uint64_t fill =
