@@ -43,6 +43,8 @@ PYTHON
         set +f
     done
     run -64 forge quantize "$model" not "${small[@]}" --bits 5 --group -1
+    run -69 --separate-stderr forge quantize "$model" not "${small[@]}" --group -1 --device cuda
+    [[ $stderr == *"does not solve groups of more than 128 inputs"* ]]
     [ ! -e not ]
 }
 
