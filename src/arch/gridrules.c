@@ -118,6 +118,19 @@ bool grid_rules_any(const struct grid_rules *r, bool symmetric)
 
 /* ---- checks ---- */
 
+int grid_options(int64_t *group, const char *const *rule, int n, struct err *e)
+{
+    if (*group == -1)
+        *group = GROUP_ALL;
+    if (*group < GROUP_LEAST || *group > GROUP_MOST)
+        return err_set(e, E_USAGE, "--group: want -1, or %d to %d", GROUP_LEAST,
+                       GROUP_MOST);
+    for (int i = 0; i < n; i++)
+        if (grid_rule_check(rule[i], e))
+            return e->code;
+    return 0;
+}
+
 static int check_linear(const struct grid_rules *r, const struct linear *l,
                         bool *used, struct err *e)
 {

@@ -29,6 +29,10 @@ struct grid_rules {
     bool symmetric;
 };
 
+/* Options --group and --grid: -1 becomes GROUP_ALL in *group.  E_USAGE: it is no other
+ * number from 8 to that, or one of n rules is not of the form above. */
+MUST_CHECK int grid_options(int64_t *group, const char *const *rule, int n,
+                            struct err *e);
 /* E_USAGE: not of the form above. */
 MUST_CHECK int grid_rule_check(const char *rule, struct err *e);
 /* The grid of the linear with this path, or of which these are rows (name_rows of

@@ -224,10 +224,8 @@ static int settle_group(struct request *r, struct err *e)
 
     if (j->group == GROUP_NOT_GIVEN) /* blocks of GGUF have a scale for 32 */
         j->group = j->layout == JOB_GGUF ? 32 : 128;
-    else if (j->group == -1)
-        j->group = GROUP_ALL;
-    if (j->group < 8)
-        return err_set(e, E_USAGE, "--group: want -1, or 8 to %d", GROUP_ALL);
+    if (grid_options(&j->group, NULL, 0, e))
+        return e->code;
     return r->bits > 0 && j->group == GROUP_ALL ?
                err_set(e, E_USAGE, "--bits chooses groups: leave out --group") :
                0;

@@ -85,13 +85,8 @@ static int parse(struct settings *s, int argc, char **argv)
         die(E_USAGE, "takes one file at most (try --help)");
     if (s->symmetric && s->asymmetric)
         die(E_USAGE, "--symmetric and --asymmetric exclude each other");
-    if (s->group == -1)
-        s->group = GROUP_ALL;
-    if (s->group < 8)
-        die(E_USAGE, "--group: want -1, or 8 to %d", GROUP_ALL);
-    for (int k = 0; k < s->rules.count; k++)
-        if (grid_rule_check(s->rules.item[k], &e))
-            die_err(&e);
+    if (grid_options(&s->group, s->rules.item, s->rules.count, &e))
+        die_err(&e);
     tool_apply(&s->tool);
     return i;
 }
