@@ -75,7 +75,7 @@ int grid_rule_check(const char *rule, struct err *e)
                    e, E_USAGE,
                    "--grid: '%.200s': want PATTERN=WORD[,WORD]... with words "
                    "4bit or 8bit, sym or asym, and the number of inputs per "
-                   "scale, %d to %d",
+                   "scale, %d to %d or -1",
                    rule, GROUP_LEAST, GROUP_MOST);
 }
 

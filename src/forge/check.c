@@ -191,35 +191,24 @@ static int check_layout(struct request *r, const struct module_choice *choice,
     return preflight_check(&p, &linears, e);
 }
 
-/* E_DEVICE: under --device cuda, a linear that the GPU does not solve (forge-solve(1)). */
-static int check_groups(const struct job *j, const struct module_choice *choice,
-                        struct err *e)
+/* Whether all linears' groups are such as the GPU solves (forge-solve(1)). */
+static bool groups_fit_gpu(const struct job *j, const struct model_config *c)
 {
     enum { GPU_GROUP = 128 };
+    const struct module_choice choice = job_choice(j);
     const struct grid_rules rules = job_grids(j);
-    struct model_config c;
-    struct linear l;
-    int rc = 0;
+    bool fit = true;
 
-    if (strncmp(j->device, "cuda", 4) != 0 || j->method != METHOD_GPTQ ||
-        j->effort == EFFORT_FAST)
-        return 0;
-    if (model_config_read(&c, j->model, e) < 0)
-        return e->code;
-    for (int64_t k = 0; k < c.n_layers && !rc; k++)
-        for (int64_t i = 0; i < model_linear_count(&c, k) && !rc; i++) {
-            model_linear(&c, k, i, &l);
-            if (module_chosen(choice, l.module) &&
-                quant_group(grid_rules_find(&rules, l.module).group,
-                            (uint64_t)l.cols) > GPU_GROUP)
-                rc = err_set(e, E_DEVICE,
-                             "--device cuda: in this effort the GPU does not "
-                             "solve groups of more than %d inputs: --device "
-                             "auto solves them on the CPU",
-                             GPU_GROUP);
+    for (int64_t k = 0; k < c->n_layers && fit; k++)
+        for (int64_t i = 0; i < model_linear_count(c, k) && fit; i++) {
+            struct linear l;
+
+            model_linear(c, k, i, &l);
+            fit = !module_chosen(&choice, l.module) ||
+                  quant_group(grid_rules_find(&rules, l.module).group,
+                              (uint64_t)l.cols) <= GPU_GROUP;
         }
-    model_config_release(&c);
-    return rc;
+    return fit;
 }
 
 /* Refuse what the effort or the device do not do for the model's family; find which
@@ -227,7 +216,7 @@ static int check_groups(const struct job *j, const struct module_choice *choice,
 static int check_family(struct request *r, struct err *e)
 {
     struct job *j = &r->j;
-    bool cuda = !strcmp(j->device, "cuda");
+    bool cuda = !strncmp(j->device, "cuda", 4) && j->method == METHOD_GPTQ;
     struct model_config c;
     const char *lacks;
     double rate;
@@ -257,11 +246,16 @@ static int check_family(struct request *r, struct err *e)
                 j->tune, c.hidden_size,
                 ceil(2 * TUNE_REACH * tuned_near(rate) / rate));
     lacks = model_device_lacks(&c, j->seqlen);
-    if (!rc && cuda && lacks && j->method == METHOD_GPTQ)
+    if (!rc && cuda && lacks)
         rc = err_set(e, E_DEVICE,
                      "--device cuda: %s has %s, which layers on a GPU do not "
                      "support: --device auto is",
                      c.family->model_type, lacks);
+    if (!rc && cuda && j->effort != EFFORT_FAST && !groups_fit_gpu(j, &c))
+        rc = err_set(e, E_DEVICE,
+                     "--device cuda: in this effort the GPU does not solve "
+                     "groups of more than 128 inputs: --device auto solves "
+                     "them on the CPU");
     model_config_release(&c);
     return rc;
 }
@@ -283,10 +277,8 @@ int check_model(struct request *r, struct err *e)
     const struct module_choice choice = job_choice(j);
     const struct grid_rules grids = job_grids(j);
 
-    if (check_family(r, e) < 0 ||
-        ((j->only.n || j->skip.n || j->grids.n) &&
-         check_choice(j, &choice, e) < 0) ||
-        check_groups(j, &choice, e) < 0)
+    if (check_family(r, e) < 0 || ((j->only.n || j->skip.n || j->grids.n) &&
+                                   check_choice(j, &choice, e) < 0))
         return e->code;
     plan_release(&r->plan);
     /* first whether it can be quantized at all */

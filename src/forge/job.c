@@ -368,6 +368,7 @@ static int get_globs(struct reader *r, const char *name, struct globs *to,
 static void get_all(struct reader *r, struct job *j)
 {
     const char *device = settings_text(r->s, "device");
+    struct err e;
     int64_t n;
 
     if (strcmp(settings_text(r->s, "format"), format) != 0)
@@ -386,9 +387,7 @@ static void get_all(struct reader *r, struct job *j)
     get_int(r, "sequences", 1, 1 << 30, &j->sequences);
     get_int(r, "seqlen", 1, 1 << 30, &j->seqlen);
     get_int(r, "group", -1, GROUP_ALL, &j->group);
-    if (j->group == -1)
-        j->group = GROUP_ALL;
-    else if (j->group < 8)
+    if (grid_options(&j->group, NULL, 0, &e))
         r->bad = r->bad ? r->bad : "group";
     get_int(r, "blend", 0, 1000000, &j->blend);
     get_int(r, "tune", 0, TUNE_MAX, &j->tune);

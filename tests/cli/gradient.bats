@@ -45,13 +45,15 @@ setup() {
 }
 
 @test "gradients are what differences say: mixtures" {
+    local bound=5e-4
+    [[ $(forge-gradient --version) != *"cpu plain" ]] || bound=1e-3
     for kind in deepseek_v3 deepseek_v3-plain deepseek_v2 qwen2_moe qwen3_moe \
         mixtral glm4_moe minimax_m2 ernie4_5_moe gpt_oss llama4 granitemoe; do
         forge-gradient -q --dtype f32 $kind t.fts >g.fts
         # margins are differences of f32 scores, and a random router's are few steps apart:
         # 3.1e-4 for qwen3_moe (5.8e-4 at level plain), 1.9e-4 for gpt_oss, below 1e-4 for
         # the others
-        python3 "$PY" $kind t.fts g.fts 1e-3
+        python3 "$PY" $kind t.fts g.fts $bound
     done
 }
 
