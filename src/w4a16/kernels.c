@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "common/math/bf16_kernel.h"
 #include "common/math/cpu.h"
 
 #ifdef __aarch64__
@@ -55,6 +56,8 @@ enum w4_awq w4_awq(int digits, int64_t n)
 const struct w4_kernels *w4_kernels(void)
 {
 #ifdef __x86_64__
+    if (cpu_uses(CPU_AVX512BF16) && cpu_uses_vnni() && !bf16_kernel()->widens)
+        return &w4_kernels_avx512[2];
     if (cpu_uses(CPU_AVX512))
         return &w4_kernels_avx512[cpu_uses_vnni()];
     if (cpu_uses(CPU_AVX2))

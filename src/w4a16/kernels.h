@@ -46,6 +46,9 @@ struct w4_values {
     int64_t o, k, n;
     const uint32_t *words; /* W4_AWQ: rows of words, from those of k and o on */
     int64_t stride;        /* words from a row to the next */
+    /* The codes that come next, which are asked for meanwhile: the words of their first
+     * output and place; of W4_AWQ of their W4_BLOCK outputs. */
+    const uint32_t *ahead;
     /* Destination, one of the two.  pairs: bf16, rounded to nearest even, as
      * bf16_kernel.h's panels have them: pairs of places, those of an output 64
      * elements apart.  floats [n, ld]: f32, a row of 16 outputs for each
@@ -73,8 +76,8 @@ enum w4_awq w4_awq(int digits, int64_t n);
 void w4_awq_set(enum w4_awq order);
 
 #ifdef __x86_64__
-/* [1]: for cpu_uses_vnni() */
-extern const struct w4_kernels w4_kernels_avx2[2], w4_kernels_avx512[2];
+/* [1]: for cpu_uses_vnni(); [2]: where products flush numbers below 2^-126, too */
+extern const struct w4_kernels w4_kernels_avx2[2], w4_kernels_avx512[3];
 #endif
 
 #endif

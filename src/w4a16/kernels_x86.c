@@ -105,13 +105,26 @@ static inline int32_t load_four(const int8_t *p)
 #define V_DOT(a, u, d)                                                         \
     ((NAME(vi))_mm512_dpbusd_epi32((__m512i)(a), (__m512i)(u), (__m512i)(d)))
 #include "w4a16/kernels.inc"
-#undef V_DOT
+#undef NAME
+#undef TARGET
+#define NAME(x) avx512bf16_##x
+#define TARGET                                                                 \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
+/* two rounded vectors, one behind the other, taken in turn */
+#define V_NARROW(a, b)                                                         \
+    ((NAME(vu))_mm512_permutexvar_epi16(                                       \
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25,   \
+                         9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2,   \
+                         17, 1, 16, 0),                                        \
+        (__m512i)_mm512_cvtne2ps_pbh((__m512)(b), (__m512)(a))))
+#include "w4a16/kernels.inc"
 
 const struct w4_kernels w4_kernels_avx2[2] = {
     { avx2_few, avx2_values, false }, { avx2vnni_few, avx2_values, false }
 };
-const struct w4_kernels w4_kernels_avx512[2] = {
+const struct w4_kernels w4_kernels_avx512[3] = {
     { avx512_few, avx512_values, false },
-    { avx512vnni_few, avx512_values, true }
+    { avx512vnni_few, avx512_values, true },
+    { avx512vnni_few, avx512bf16_values, true }
 };
 #endif

@@ -42,21 +42,40 @@ struct lines {
     uint32_t row[KERNEL_DEPTH_MAX + 8][W4_BLOCK / 8];
 };
 
-/* The kernel, for outputs of a block from its first ones on; lines: kept for the others. */
-static void make_values(struct w4_values *j, struct lines *lines)
+/* Words of output o and place k. */
+static const uint32_t *words_at(const struct forge_w4a16 *w, int64_t o,
+                                int64_t k)
+{
+    switch (w->form) {
+    case W4_BY_OUTPUT: return w->codes + o * w->stride + k / 8;
+    case W4_BY_INPUT: return w->codes + k / 8 * w->stride + o;
+    case W4_AWQ: break;
+    }
+    return w->codes + k * w->stride + o / 8;
+}
+
+/* The kernel, for the outputs of a tile, o..o+n-1, from its first ones on; lines: kept for
+ * the others.  The words that are asked for are those that come next but one, of W4_AWQ
+ * next: the tile's first ones, of the next block of inputs, follow its last ones. */
+static void make_values(struct w4_values *j, int64_t o, int64_t n,
+                        struct lines *lines)
 {
     const struct forge_w4a16 *w = j->w;
-    int64_t word = j->o % W4_BLOCK / 8, left = (w->rows - j->o) / 8;
+    int64_t in = j->o % W4_BLOCK, left = (w->rows - j->o) / 8;
     int64_t rows = w->depth - j->k < j->n ? w->depth - j->k : j->n;
-    const uint32_t *from = w->codes + j->k * w->stride + j->o / 8;
+    const uint32_t *from = words_at(w, j->o, j->k);
+    int64_t next =
+        w->form == W4_AWQ ? j->o - in + W4_BLOCK : j->o + 2 * W4_LANES;
 
+    j->ahead = next < o + n ? words_at(w, next, j->k) :
+                              words_at(w, next - n, j->k + j->n);
     if (w->form == W4_AWQ) {
-        for (int64_t r = 0; r < rows && !word; r++, from += w->stride)
+        for (int64_t r = 0; r < rows && !in; r++, from += w->stride)
             if (left >= W4_BLOCK / 8)
                 memcpy(lines->row[r], from, sizeof(lines->row[r]));
             else
                 memcpy(lines->row[r], from, (size_t)left * sizeof(*from));
-        j->words = lines->row[0] + word;
+        j->words = lines->row[0] + in / 8;
         j->stride = W4_BLOCK / 8;
     }
     w4_kernels()->values(j);
@@ -80,7 +99,7 @@ static void make_panels(const struct forge_w4a16 *w, int64_t o, int64_t rows,
                                  .pairs = to +
                                           i / GEMM_COLS * GEMM_COLS * depth +
                                           i % GEMM_COLS * 2 },
-            &lines);
+            o, rows, &lines);
     /* zero the second half of the last panel */
     if ((rows + W4_LANES - 1) / W4_LANES % 2) {
         uint16_t *half =
@@ -136,7 +155,7 @@ static void tile_f32(const struct w4_x *x, int64_t r, int64_t m, int64_t o,
                                              .n = (len + 7) / 8 * 8,
                                              .floats = values + i,
                                              .ld = ld },
-                        &lines);
+                        o, n, &lines);
         blas_sgemm(&(struct sgemm){ .m = m,
                                     .n = n,
                                     .k = len,
