@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "arch/tensor_name.h"
+#include "common/math/lanes.h"
 
 struct batch_reader {
     struct stream_reader *in;
@@ -145,13 +146,14 @@ int check_finite(const struct model *m, const void *rows, int64_t n,
                  int64_t width, const char *what, uint64_t sequence,
                  struct err *e)
 {
-    size_t size = model_dtype(m) == DT_BF16 ? 2 : 4;
+    enum dtype t = model_dtype(m);
+    size_t size = dtype_bits(t) / 8;
 
-    if (model_finite(m, rows, n * width))
+    if (lanes_all_finite(rows, t, (uint64_t)(n * width)))
         return 0;
     for (int64_t i = 0; i < n; i++)
-        if (!model_finite(m, (const char *)rows + (size_t)(i * width) * size,
-                          width))
+        if (!lanes_all_finite((const char *)rows + (size_t)(i * width) * size,
+                              t, (uint64_t)width))
             return err_set(e, E_DATA,
                            "'%s': sequence %llu: not finite at token %lld",
                            what, (unsigned long long)sequence, (long long)i);

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "common/math/lanes.h"
 #include "device/device.h"
 #include "model/backward.h"
 
@@ -141,7 +142,8 @@ static int check(const struct gradient_frames *t, const struct frame *f,
     bool finite;
 
     if (!t->lends)
-        finite = model_finite(t->m, t->host[room].p, n);
+        finite =
+            lanes_all_finite(t->host[room].p, model_dtype(t->m), (uint64_t)n);
     else if (model_check(t->m, t->block[room], n, &finite, e) < 0)
         return e->code;
     if (finite)

@@ -199,7 +199,7 @@ static int add_gpu(struct cross *c, const struct cross_part *p, struct err *e)
     uint64_t n = p->tokens * c->shape.rows, bad;
 
     if (!p->there)
-        bad = hessian_finite(p->y, p->y_dtype, n) ? n : 0;
+        bad = lanes_all_finite(p->y, p->y_dtype, n) ? n : 0;
     else if (hessian_gpu_finite(p->y_dtype, p->y, n, &bad, e) < 0)
         return e->code;
     if (bad < n)

@@ -267,30 +267,6 @@ static int flush(struct hessian *h, struct err *e)
 
 /* ---- tokens ---- */
 
-struct look {
-    const void *x;
-    enum dtype dtype;
-    atomic_bool bad;
-};
-
-static void look_at(void *ctx, size_t begin, size_t end)
-{
-    struct look *j = ctx;
-
-    if (j->dtype == DT_BF16 ?
-            !lanes_finite_bf16((const uint16_t *)j->x + begin, end - begin) :
-            !lanes_finite((const float *)j->x + begin, end - begin))
-        atomic_store(&j->bad, true);
-}
-
-bool hessian_finite(const void *x, enum dtype t, uint64_t n)
-{
-    struct look j = { .x = x, .dtype = t };
-
-    threads_for(n, 1 << 17, look_at, &j);
-    return !j.bad;
-}
-
 /* The first element of x[n] that is not finite, or n. */
 static uint64_t find_bad(const void *x, enum dtype t, uint64_t n)
 {
@@ -298,7 +274,7 @@ static uint64_t find_bad(const void *x, enum dtype t, uint64_t n)
     const uint32_t *f = x;
     uint64_t i = 0;
 
-    if (hessian_finite(x, t, n))
+    if (lanes_all_finite(x, t, n))
         return n;
     if (t == DT_BF16)
         while ((b[i] & 0x7f80) != 0x7f80)

@@ -79,8 +79,4 @@ MUST_CHECK int hessian_finish_there(struct hessian *h, float *out,
                                     struct err *e);
 void hessian_close(struct hessian *h); /* NULL is allowed */
 
-/* Whether none of x[n], of DT_BF16 or DT_F32, is infinite or NaN; by all
- * threads. */
-bool hessian_finite(const void *x, enum dtype t, uint64_t n);
-
 #endif

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/math/lanes.h"
 #include "common/math/threads.h"
 #include "device/device.h"
 #include "device/ledger.h"
@@ -29,7 +30,7 @@ static int result(struct entry *t, const float **data, struct err *e)
         if ((rc = merging_mean(&t->whole, t->samples, data, e)) < 0)
             return rc;
     }
-    if (hessian_finite(*data, DT_F32, t->acc ? t->elements : t->whole.n))
+    if (lanes_all_finite(*data, DT_F32, t->acc ? t->elements : t->whole.n))
         return 0;
     for (uint64_t i = 0;; i++)
         if (!isfinite((*data)[i]))

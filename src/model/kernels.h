@@ -103,9 +103,6 @@ struct kernels {
     void (*recur)(const struct recurrence *r);
     /* y[n] = cap * tanh(y * scale / cap). */
     void (*cap)(float *y, float scale, float cap, int64_t n);
-    /* Whether all n elements are finite. */
-    bool (*finite_f32)(const float *x, int64_t n);
-    bool (*finite_bf16)(const uint16_t *x, int64_t n);
     /* out[dim] f32 = head src, elements, normalized and rotated; cs: cosines
      * [rotary/2] and sines [rotary/2] of its position. */
     void (*rotate_row)(const struct rotation *t, const void *src,

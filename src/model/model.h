@@ -228,9 +228,7 @@ void kv_cache_advance(struct kv_cache *p, int64_t rows);
 /* Start a new sequence.  E_DEVICE. */
 MUST_CHECK int kv_cache_clear(struct kv_cache *p, struct err *e);
 
-/* Whether all n elements are finite: model_finite() of the host's memory,
- * model_check() of device memory. */
-bool model_finite(const struct model *m, const void *p, int64_t n);
+/* Whether all n elements are finite, of the memory where layers run. */
 MUST_CHECK int model_check(const struct model *m, const void *p, int64_t n,
                            bool *finite, struct err *e);
 

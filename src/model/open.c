@@ -1,8 +1,6 @@
 /* open.c - see model.h: opens and closes a model. */
 #include "model/model.h"
 
-#include <math.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +8,7 @@
 #include "arch/lacks.h"
 #include "checkpoint/expertmap.h"
 #include "common/cli/units.h"
-#include "common/math/threads.h"
+#include "common/math/lanes.h"
 #include "device/device.h"
 #include "model/internal.h"
 
@@ -84,37 +82,13 @@ enum dtype model_dtype(const struct model *m)
     return m->dtype;
 }
 
-struct look {
-    const struct model *m;
-    const void *p;
-    atomic_bool bad;
-};
-
-static void look_at(void *ctx, size_t begin, size_t end)
-{
-    struct look *l = ctx;
-    int64_t n = (int64_t)(end - begin);
-
-    if (!(l->m->bf16 ? l->m->k->finite_bf16((const uint16_t *)l->p + begin, n) :
-                       l->m->k->finite_f32((const float *)l->p + begin, n)))
-        atomic_store(&l->bad, true);
-}
-
-bool model_finite(const struct model *m, const void *p, int64_t n)
-{
-    struct look l = { .m = m, .p = p };
-
-    threads_for((size_t)n, 1 << 17, look_at, &l);
-    return !l.bad;
-}
-
 int model_check(const struct model *m, const void *p, int64_t n, bool *finite,
                 struct err *e)
 {
     *finite = true;
     if (m->on)
         return m->on->finite(m->context, m->dtype, p, n, finite, e);
-    *finite = model_finite(m, p, n);
+    *finite = lanes_all_finite(p, m->dtype, (uint64_t)n);
     return 0;
 }
 

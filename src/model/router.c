@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "common/math/blas.h"
+#include "common/math/lanes.h"
 #include "common/math/threads.h"
 #include "model/internal.h"
 #include "model/route_exp.h"
@@ -81,7 +82,7 @@ static int load_vector(struct router *r, const char *part, int64_t experts,
     layer_tensor_name(r->layer, part, name);
     if (checkpoint_vector(r->m->ck, name, (uint64_t)experts, v, e) < 0)
         return e->code;
-    if (r->m->k->finite_f32(*v, experts))
+    if (lanes_finite(*v, (size_t)experts))
         return model_place(r->m, (void **)v, (size_t)experts * sizeof(float),
                            e);
     free(*v);
@@ -285,7 +286,7 @@ static void route_some(void *ctx, size_t begin, size_t end)
 
         for (int64_t i = 0; a->shift && i < n; i++)
             s[i] += a->shift[i];
-        if (kernels_best()->finite_f32(s, n))
+        if (lanes_finite(s, (size_t)n))
             route_token(&a->moe, a->kind, a->bias, s, j->choice + t * n, &to,
                         t);
         else

@@ -116,19 +116,25 @@ static void put_making(FILE *out, const struct provenance *p)
 
 static void put_facts(FILE *out, const struct card *c)
 {
-    char size[UNIT_TEXT], kinds[64];
+    char size[UNIT_TEXT], kinds[64], group[32];
 
     fprintf(out, "| | |\n|---|---|\n| made of | %s |\n", c->base);
     fprintf(out, "| size | %" PRIu64 " tensors, %s |\n", c->tensors,
             size_text(size, (double)c->bytes));
-    if (c->facts)
+    if (c->facts) {
+        if (c->linears.whole == c->linears.four + c->linears.eight)
+            snprintf(group, sizeof(group), "each output");
+        else
+            snprintf(group, sizeof(group), "%" PRIu64 " inputs",
+                     c->facts->group);
         fprintf(out,
-                "| layout | %s: %d bits, a scale for %" PRIu64
-                " inputs (%s), %ssymmetric%s |\n",
-                layout_name(c->facts->layout), c->facts->bits, c->facts->group,
+                "| layout | %s: %d bits, a scale for %s (%s), %ssymmetric%s "
+                "|\n",
+                layout_name(c->facts->layout), c->facts->bits, group,
                 dtype_name(c->facts->scale_dtype),
                 c->facts->symmetric ? "" : "a",
-                c->facts->mixed ? "; of some linears otherwise" : "");
+                c->linears.differ ? "; of some linears otherwise" : "");
+    }
     if (c->linears.weights)
         fprintf(out,
                 "| linears | %s; %.3f bits for each weight, scales included "

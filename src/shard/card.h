@@ -10,7 +10,8 @@
 /* The linears that are quantized. */
 struct card_linears {
     uint64_t four, eight;    /* their numbers, by bits */
-    bool differ;             /* in bits or group */
+    uint64_t whole;          /* of these, with one scale for each output */
+    bool differ;             /* in bits or group, as the config says them */
     uint64_t weights, bytes; /* of all; bytes: of all their tensors */
 };
 

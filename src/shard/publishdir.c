@@ -106,6 +106,7 @@ static void count_linears(struct publisher *u, const struct named_set *out)
                 continue;
             g = complete_grid(out, l.module, (uint64_t)l.cols, facts);
             *(g.bits == 8 ? &to->eight : &to->four) += 1;
+            to->whole += (uint64_t)l.cols <= g.group;
             to->weights += (uint64_t)l.rows * (uint64_t)l.cols;
         }
     for (int i = 0; i < u->plan.n; i++)

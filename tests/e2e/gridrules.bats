@@ -28,6 +28,7 @@ if sys.argv[1] == "compressed-tensors":
 else:
     assert q["group_size"] == -1
 PYTHON
+        grep -q "^| layout | $layout: 4 bits, a scale for each output (F16), symmetric |$" out/README.md
         forge verify -q out
         forge-shard -q --from "$model" --verify out
         forge status work | head -n 1 | grep -q "group -1, symmetric, complete"
@@ -35,6 +36,7 @@ PYTHON
     done
     forge quantize "$model" out --method rtn --group 64 --grid '*.down_proj=-1' -q
     [ "$(jq -r '[.quantization_config.config_groups[].weights | "\(.strategy) \(.group_size)"] | sort | join(",")' out/config.json)" = "channel null,group 64" ]
+    grep -q "a scale for 64 inputs (F16), symmetric; of some linears otherwise |$" out/README.md
     forge-shard -q --from "$model" --verify out
     for how in "--group 0" "--group 7" "--group -2" "--group -1 --search absmax" "--grid *.down_proj=-2"; do
         set -f

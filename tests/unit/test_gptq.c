@@ -226,6 +226,8 @@ static void lanes_see_what_is_not_finite(void)
             CHECK(lanes_finite(x, (size_t)n) == (bad < 0));
             CHECK(from_f32(b, DT_BF16, x, (size_t)n));
             CHECK(lanes_finite_bf16(b, (size_t)n) == (bad < 0));
+            CHECK(lanes_all_finite(x, DT_F32, (uint64_t)n) == (bad < 0));
+            CHECK(lanes_all_finite(b, DT_BF16, (uint64_t)n) == (bad < 0));
         }
 }
 

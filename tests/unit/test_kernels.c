@@ -127,11 +127,8 @@ static void test_extremes(const struct kernels *k)
     CHECK(fabsf(out[3]) < 1e-30f && out[4] == 0 && out[7] == 3e38f);
     g[0] = NAN;
     g[1] = INFINITY;
-    CHECK(!k->finite_f32(g, 8) && k->finite_f32(g + 2, 6));
-    CHECK(!k->finite_f32(g + 1, 1));
     k->store_bf16(g, NULL, 8, h);
     CHECK((h[0] & 0x7fff) > 0x7f80 && h[1] == 0x7f80);
-    CHECK(!k->finite_bf16(h, 8) && k->finite_bf16(h + 2, 5));
 }
 
 static double clamped(double g, double u, double alpha, double limit)

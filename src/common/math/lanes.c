@@ -1,9 +1,11 @@
 /* lanes.c - see lanes.h. */
 #include "common/math/lanes.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include "common/math/cpu.h"
+#include "common/math/threads.h"
 
 #ifdef __x86_64__
 #include <immintrin.h>
@@ -149,4 +151,28 @@ bool lanes_finite_bf16(const uint16_t *x, size_t n)
     for (; i < n; i++)
         any |= (x[i] & 0x7f80) == 0x7f80;
     return !any;
+}
+
+struct look {
+    const void *x;
+    enum dtype t;
+    atomic_bool bad;
+};
+
+static void look_at(void *ctx, size_t begin, size_t end)
+{
+    struct look *l = ctx;
+
+    if (!(l->t == DT_BF16 ?
+              lanes_finite_bf16((const uint16_t *)l->x + begin, end - begin) :
+              lanes_finite((const float *)l->x + begin, end - begin)))
+        atomic_store(&l->bad, true);
+}
+
+bool lanes_all_finite(const void *x, enum dtype t, uint64_t n)
+{
+    struct look l = { .x = x, .t = t };
+
+    threads_for(n, 1 << 17, look_at, &l);
+    return !l.bad;
 }

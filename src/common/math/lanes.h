@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/math/dtype.h"
+
 enum { LANES = 16 };
 
 /* SHUFFLE(a, b, mask, i...): the elements of vectors a and b with these
@@ -32,5 +34,7 @@ void lanes_add(float *to, const float *from, size_t n, const float *next);
 /* Whether all of n floats (bf16) are finite. */
 bool lanes_finite(const float *x, size_t n);
 bool lanes_finite_bf16(const uint16_t *x, size_t n);
+/* The same of x[n], DT_F32 or DT_BF16, by all threads. */
+bool lanes_all_finite(const void *x, enum dtype t, uint64_t n);
 
 #endif
