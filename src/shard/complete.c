@@ -95,6 +95,20 @@ struct module_grid complete_grid(const struct named_set *out,
     return g;
 }
 
+bool packed_next(struct packed_walk *w)
+{
+    for (; w->layer < w->config->n_layers; w->layer++, w->number = 0)
+        while (w->number < model_linear_count(w->config, w->layer)) {
+            model_linear(w->config, w->layer, w->number++, &w->l);
+            if (!complete_is_packed(w->out, w->l.module, w->facts))
+                continue;
+            w->grid = complete_grid(w->out, w->l.module, (uint64_t)w->l.cols,
+                                    w->facts);
+            return true;
+        }
+    return false;
+}
+
 /* ---- one module ---- */
 
 /* The tensor that a part of a linear [rows, cols] must be. */

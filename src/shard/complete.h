@@ -56,4 +56,17 @@ struct module_grid complete_grid(const struct named_set *out,
 bool complete_is_packed(const struct named_set *out, const char *module,
                         const struct run_facts *facts);
 
+/* A walk along the quantized linears of a set, layer by layer; starts with the first
+ * three members. */
+struct packed_walk {
+    const struct named_set *out;
+    const struct model_config *config;
+    const struct run_facts *facts;
+    int64_t layer, number; /* of the next linear to look at */
+    struct linear l;
+    struct module_grid grid; /* of l: complete_grid() */
+};
+/* l and grid = the next ones; false: there is none. */
+bool packed_next(struct packed_walk *w);
+
 #endif

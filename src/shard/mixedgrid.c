@@ -67,21 +67,14 @@ static uint64_t group_of_most(const struct named_set *out,
     bool all = says_whole(f);
     bool most =
         all && f->layout != LAYOUT_AWQ && !layout_marlin_group(f->group);
+    struct packed_walk w = { .out = out, .config = config, .facts = f };
 
-    for (int64_t layer = 0; layer < config->n_layers; layer++)
-        for (int64_t i = 0; i < model_linear_count(config, layer); i++) {
-            struct module_grid g;
-            struct linear l;
-
-            model_linear(config, layer, i, &l);
-            if (!complete_is_packed(out, l.module, f))
-                continue;
-            g = complete_grid(out, l.module, (uint64_t)l.cols, f);
-            if ((uint64_t)l.cols <= g.group)
-                continue;
-            all = false;
-            most &= g.group != f->group;
-        }
+    while (packed_next(&w)) {
+        if ((uint64_t)w.l.cols <= w.grid.group)
+            continue;
+        all = false;
+        most &= w.grid.group != f->group;
+    }
     if (all && !is_gptq(f)) /* the number will do where it is one */
         all = f->mixed || !layout_marlin_group(f->group);
     return all || most ? GROUP_WHOLE : f->group;
@@ -136,23 +129,16 @@ static int each(struct everywhere *w, struct mixed_grids *m, bool second,
                 const struct named_set *out, const struct model_config *config,
                 const struct run_facts *facts, struct err *e)
 {
+    struct packed_walk p = { .out = out, .config = config, .facts = facts };
     int rc = 0;
 
-    for (int64_t layer = 0; layer < config->n_layers; layer++)
-        for (int64_t i = 0; i < model_linear_count(config, layer) && !rc; i++) {
-            struct module_grid g;
-            struct linear l;
-
-            model_linear(config, layer, i, &l);
-            if (!complete_is_packed(out, l.module, facts))
-                continue;
-            g = complete_grid(out, l.module, (uint64_t)l.cols, facts);
-            tell(m, facts, &l, &g);
-            if (!second)
-                rc = compare_layers(w, &l, g, e);
-            else if (!usual(m, facts, g))
-                rc = list(m, w, &l, g, e);
-        }
+    while (!rc && packed_next(&p)) {
+        tell(m, facts, &p.l, &p.grid);
+        if (!second)
+            rc = compare_layers(w, &p.l, p.grid, e);
+        else if (!usual(m, facts, p.grid))
+            rc = list(m, w, &p.l, p.grid, e);
+    }
     return rc;
 }
 

@@ -93,22 +93,16 @@ static void sort(struct collection *c)
 /* Count the linears that are quantized, for the card. */
 static void count_linears(struct publisher *u, const struct named_set *out)
 {
-    const struct run_facts *facts = &u->c.facts;
+    struct packed_walk w = { .out = out,
+                             .config = &u->config,
+                             .facts = &u->c.facts };
     struct card_linears *to = &u->linears;
 
-    for (int64_t layer = 0; layer < u->config.n_layers; layer++)
-        for (int64_t i = 0; i < model_linear_count(&u->config, layer); i++) {
-            struct module_grid g;
-            struct linear l;
-
-            model_linear(&u->config, layer, i, &l);
-            if (!complete_is_packed(out, l.module, facts))
-                continue;
-            g = complete_grid(out, l.module, (uint64_t)l.cols, facts);
-            *(g.bits == 8 ? &to->eight : &to->four) += 1;
-            to->whole += (uint64_t)l.cols <= g.group;
-            to->weights += (uint64_t)l.rows * (uint64_t)l.cols;
-        }
+    while (packed_next(&w)) {
+        *(w.grid.bits == 8 ? &to->eight : &to->four) += 1;
+        to->whole += (uint64_t)w.l.cols <= w.grid.group;
+        to->weights += (uint64_t)w.l.rows * (uint64_t)w.l.cols;
+    }
     for (int i = 0; i < u->plan.n; i++)
         for (size_t k = 0; k < u->plan.shard[i]->n; k++)
             if (u->plan.shard[i]->first[k].layer >= 0)
