@@ -52,6 +52,18 @@ static int find_text(struct model_config *c, const struct json *o,
     return 0;
 }
 
+/* Whether the class is the one that is wanted, "LlamaForCausalLM", or what that is made
+ * of, "LlamaModel", of models for embeddings.  The first Llama was spelled
+ * LLaMAForCausalLM. */
+static bool is_class(const char *name, const char *want)
+{
+    const char *tail = strstr(want, "ForCausalLM");
+    size_t stem = tail ? (size_t)(tail - want) : 0;
+
+    return !strcasecmp(name, want) || (stem && !strncmp(name, want, stem) &&
+                                       !strcmp(name + stem, "Model"));
+}
+
 static int check_architecture(struct model_config *c, const struct json *o,
                               struct err *e)
 {
@@ -64,8 +76,7 @@ static int check_architecture(struct model_config *c, const struct json *o,
         return err_set(e, E_DATA, "architectures is not an array");
     if (list && json_count(list) && !json_string(json_first(list), &name))
         return err_set(e, E_DATA, "architectures[0] is not a string");
-    /* The first Llama was spelled LLaMAForCausalLM. */
-    if (strcasecmp(name, want))
+    if (!is_class(name, want))
         return err_set(
             e, E_CONFIG,
             "architecture '%.64s' is not supported (of %s models, "

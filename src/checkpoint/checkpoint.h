@@ -75,10 +75,14 @@ const struct ck_tensor *checkpoint_tensor(const struct checkpoint *c, size_t i);
 const struct ck_tensor *checkpoint_find(const struct checkpoint *c,
                                         const char *name);
 /* to[cap] = the name that the tensor has in the files, cut to fit; the view
- * calls the language model of a multimodal checkpoint as if it were alone
- * (wrapped.h). */
+ * calls the language model of a multimodal checkpoint, and one for embeddings, as if it
+ * were alone (wrapped.h). */
 void checkpoint_stored_name(const struct checkpoint *c, const char *name,
                             char *to, size_t cap);
+/* Whether the files have the model without the class around it, "layers.3..."; and
+ * without an output head. */
+bool checkpoint_bare(const struct checkpoint *c);
+bool checkpoint_headless(const struct checkpoint *c);
 /* From now on nothing is read: tensors are looked for, their types and shapes
  * checked, and values that checkpoint_vector() and the like give mean nothing;
  * checkpoint_linear_bf16() gives no [rows, cols]. */

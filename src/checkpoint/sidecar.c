@@ -140,6 +140,9 @@ int sidecars_check(const char *model, struct err *e)
         rc = check_all(&d, strstr(config, "\"auto_map\"") != NULL, e);
         free(config);
     }
+    if (!rc && modeldir_has(&d, "modules.json"))
+        warning("'modules.json' of sentence-transformers will not be copied: "
+                "copy it, and the directories that it names");
     modeldir_close(&d);
     return rc ? rc : check_map(model, e);
 }

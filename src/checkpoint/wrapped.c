@@ -2,12 +2,13 @@
 #include "checkpoint/wrapped.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* The view's names, and what the files may call them. */
 static const struct wrapping alone = { "model.", "lm_head." };
 static const char *const models[] = { "language_model.model.",
-                                      "model.language_model." };
+                                      "model.language_model.", "" };
 static const char head[] = "language_model.lm_head.";
 
 static bool begins(const char *s, const char *with)
@@ -67,13 +68,26 @@ int wrapped_rename(struct checkpoint *c, struct err *e)
         return 0;
     for (size_t i = 0; i < c->list.count; i++) {
         struct ck_entry *en = &c->list.item[i];
+        char *own;
 
         translate(en->name, &c->wrapping, &alone, name, sizeof(name));
-        if (strlen(name) > strlen(en->name))
-            return err_set(e, E_BUG, "'%.200s': a longer name", en->name);
-        strcpy(en->name, name);
+        own = mem_text(name, strlen(name), "checkpoint", e);
+        if (!own)
+            return e->code;
+        free(en->name);
+        en->name = own;
     }
     return 1;
+}
+
+bool checkpoint_bare(const struct checkpoint *c)
+{
+    return c->wrapping.model && !*c->wrapping.model;
+}
+
+bool checkpoint_headless(const struct checkpoint *c)
+{
+    return checkpoint_bare(c) && !checkpoint_find(c, "lm_head.weight");
 }
 
 void checkpoint_stored_name(const struct checkpoint *c, const char *name,

@@ -284,7 +284,8 @@ int check_model(struct request *r, struct err *e)
     /* first whether it can be quantized at all */
     if (plan_model(&r->plan, j->model, &grids, &choice, e) < 0 ||
         check_plain(r->model, r->plan.packed, e) < 0 ||
-        model_look(j->model, j->method == METHOD_GPTQ ? j->seqlen : 0, e) < 0 ||
+        model_look(j->model, j->method == METHOD_GPTQ ? j->seqlen : 0,
+                   request_gradients(r) || j->tune > 0, e) < 0 ||
         check_layout(r, &choice, e) < 0)
         return e->code;
     if (j->parts > 1 && count_layer_bytes(r, e) < 0)

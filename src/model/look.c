@@ -35,20 +35,32 @@ static int look_at_layer(struct model *m, int64_t layer, struct err *e)
                0;
 }
 
-static int look(struct model *m, struct err *e)
+static int look_at_head(struct model *m, bool wanted, struct err *e)
 {
     struct head *h;
 
-    if (model_load_embedding(m, e) < 0 || model_load_head(m, &h, e) < 0)
+    if (checkpoint_headless(m->ck) && !m->config.tied)
+        return wanted ? err_set(e, E_CONFIG,
+                                "the model has no output head, so no gradients "
+                                "of what it predicts: take --effort fast") :
+                        0;
+    if (model_load_head(m, &h, e) < 0)
         return e->code;
     head_release(h);
+    return 0;
+}
+
+static int look(struct model *m, bool head, struct err *e)
+{
+    if (model_load_embedding(m, e) < 0 || look_at_head(m, head, e) < 0)
+        return e->code;
     for (int64_t i = 0; i < m->config.n_layers; i++)
         if (look_at_layer(m, i, e) < 0)
             return e->code;
     return 0;
 }
 
-int model_look(const char *dir, int64_t length, struct err *e)
+int model_look(const char *dir, int64_t length, bool head, struct err *e)
 {
     struct model *m;
     int rc;
@@ -59,7 +71,7 @@ int model_look(const char *dir, int64_t length, struct err *e)
     checkpoint_look(m->ck);
     rc = model_supports(&m->config, length, e);
     if (rc >= 0)
-        rc = look(m, e);
+        rc = look(m, head, e);
     if (rc >= 0)
         model_warn_of_length(&m->config, length);
     model_close(m);

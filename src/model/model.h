@@ -75,9 +75,12 @@ MUST_CHECK int model_open(struct model **m, const char *dir, enum dtype dtype,
 void model_close(struct model *m); /* NULL is allowed */
 /* Whether the checkpoint has every tensor that the forward pass reads, by running
  * the code that loads them without reading; and model_supports() and
- * model_warn_of_length(), length 0: any.  E_DATA: one is missing, or has not the
- * type and shape that config.json says; else as model_open(). */
-MUST_CHECK int model_look(const char *dir, int64_t length, struct err *e);
+ * model_warn_of_length(), length 0: any.  head: predictions are wanted; else a model
+ * stored without an output head will do (checkpoint_headless()).  E_DATA: one is
+ * missing, or has not the type and shape that config.json says; E_CONFIG: no head; else
+ * as model_open(). */
+MUST_CHECK int model_look(const char *dir, int64_t length, bool head,
+                          struct err *e);
 /* Before anything is loaded: kv_b_proj is one of the linears
  * (model_config.kv_b), if the model has one. */
 void model_list_kv_b(struct model *m);

@@ -479,7 +479,7 @@ static int check_rest(const struct completeness *c, const struct named_set *out,
     for (size_t i = 0; i < ARRAY_LEN(always); i++)
         if (!find(out, always[i]))
             return err_set(e, E_DATA, "'%s' is missing", always[i]);
-    if (!c->config->tied && !find(out, "lm_head.weight"))
+    if (!c->config->tied && !c->headless && !find(out, "lm_head.weight"))
         return err_set(e, E_DATA, "'lm_head.weight' is missing");
     for (int64_t layer = 0; layer < c->config->n_layers; layer++)
         for (size_t i = 0; i < ARRAY_LEN(norms); i++) {

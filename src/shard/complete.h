@@ -36,6 +36,7 @@ struct completeness {
     const struct model_config *config;
     const struct run_facts *facts;  /* NULL: nothing is quantized */
     const struct named_set *source; /* the source model's; NULL: not compared */
+    bool headless; /* there is no output head: checkpoint_headless() */
 };
 
 /* 0: every linear of the config is in the set, as a plain weight or with all

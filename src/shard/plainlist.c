@@ -240,14 +240,14 @@ static int find_suffixes(struct plain_list *p, const struct named_set *out,
 /* ---- plain_collect() ---- */
 
 int plain_collect(struct plain_list *p, const struct named_set *out,
-                  const struct model_config *config,
+                  const struct model_config *config, bool bare,
                   const struct run_facts *facts, struct err *e)
 {
     /* always in the list: for transformers lm_head is a Linear like any other,
      * and without the entry its weight would be expected in packed form */
     static const char head[] = "lm_head";
 
-    *p = (struct plain_list){ .wrapped = config->wrapper };
+    *p = (struct plain_list){ .wrapped = config->wrapper || bare };
     if (names_add(&p->module, head, strlen(head), e))
         return e->code;
     for (size_t i = 0; i < out->n; i++) {

@@ -33,8 +33,9 @@ void names_release(struct names *l);
  *             the number of an expert */
 struct plain_list {
     struct names below, module, kind;
-    bool wrapped;         /* a multimodal model: loaders differ in what they
-                           * call the modules around its language model */
+    bool wrapped;         /* a multimodal model, or one stored without the class
+                           * around it: loaders differ in what they call what
+                           * stands before its layers */
     struct names outside; /* then: its other parts, "visual", of which nothing
                            * is quantized; they are in no other list */
     bool *common;
@@ -44,10 +45,10 @@ struct plain_list {
     bool in_layers; /* an unquantized module lies inside the layers */
 };
 
-/* Fill *p from the checkpoint's tensors.  plain_release() when done, also after
- * an error.  E_TEMP. */
+/* Fill *p from the checkpoint's tensors; bare: checkpoint_bare().  plain_release()
+ * when done, also after an error.  E_TEMP. */
 MUST_CHECK int plain_collect(struct plain_list *p, const struct named_set *out,
-                             const struct model_config *config,
+                             const struct model_config *config, bool bare,
                              const struct run_facts *facts, struct err *e);
 void plain_release(struct plain_list *p);
 

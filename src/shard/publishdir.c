@@ -118,7 +118,8 @@ static int check_and_describe(struct publisher *u, char **dict, struct err *e)
     struct mixed_grids mixed = { 0 };
     struct completeness want = { .config = &u->config,
                                  .source = &from,
-                                 .facts = facts };
+                                 .facts = facts,
+                                 .headless = checkpoint_headless(u->source) };
     int rc = 0;
 
     *dict = NULL;
@@ -126,7 +127,8 @@ static int check_and_describe(struct publisher *u, char **dict, struct err *e)
         names_of_plan(&out, &u->plan, e) || complete_check(&want, &out, e))
         rc = e->code;
     if (!rc && facts &&
-        (plain_collect(&plain, &out, &u->config, facts, e) ||
+        (plain_collect(&plain, &out, &u->config, checkpoint_bare(u->source),
+                       facts, e) ||
          mixed_collect(&mixed, &out, &u->config, facts, e) ||
          quant_dict(facts, &plain, &mixed, dict, e)))
         rc = e->code;

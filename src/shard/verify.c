@@ -507,6 +507,7 @@ static int check_names(struct state *s, struct err *e)
         .config = &s->config,
         .facts = s->packed ? &s->facts : NULL,
         .source = s->v->source ? &s->source_names : NULL,
+        .headless = checkpoint_headless(s->out),
     };
 
     return complete_check(&c, &s->names, e);

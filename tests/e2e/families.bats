@@ -69,6 +69,44 @@ pruned() {
     done
 }
 
+@test "a model for embeddings: names without model., with a head and without one" {
+    make_model qwen3 m
+    families bare m flat
+    families bare m headless headless
+    [ "$(forge-ls headless | grep -c lm_head)" = 0 ]
+    for layout in compressed-tensors awq gptq; do
+        forge quantize m full-$layout "${few[@]}" --layout $layout
+        forge quantize flat out-$layout "${few[@]}" --layout $layout
+        families stripped full-$layout out-$layout
+        forge verify -q out-$layout
+        forge-shard -q --verify out-$layout --from flat
+    done
+    jq -e '.quantization_config.ignore == ["re:(.*\\.)?lm_head$"]' out-compressed-tensors/config.json
+    forge eval -q flat out-awq --text "$BATS_FILE_TMPDIR/t.npy" --sequences 4 --seqlen 64
+    forge quantize m full "${few[@]}" --skip '*.layers.1.mlp.down_proj' --grid '*.o_proj=32'
+    forge quantize flat out "${few[@]}" --skip '*.layers.1.mlp.down_proj' --grid '*.o_proj=32'
+    families stripped full out
+    jq -e '.quantization_config.ignore | index("re:(.*\\.)?layers\\.1\\.mlp\\.down_proj$")' out/config.json
+    jq -e '.quantization_config.config_groups.group_1.targets == ["re:(.*\\.)?layers\\.[0-9]+\\.self_attn\\.o_proj(\\..*)?$"]' out/config.json
+    forge repack out-gptq again --layout awq -q
+    families stripped full-awq again
+
+    forge quantize m fast "${few[@]}" --effort fast
+    forge quantize headless out-fast "${few[@]}" --effort fast
+    families stripped fast out-fast
+    forge verify -q out-fast
+    forge-shard -q --verify out-fast --from headless
+    echo '[]' >headless/modules.json
+    jq '.architectures = ["Qwen3Model"]' headless/config.json >config && mv config headless/config.json
+    run -0 --separate-stderr forge quantize headless rtn --method rtn --group 16
+    [ "$(grep -c "^forge: warning: 'modules.json' of sentence-transformers will not be copied: " <<<"$stderr")" -eq 1 ]
+    run -78 --separate-stderr forge quantize headless not "${few[@]}" --effort best
+    [ "$stderr" = "forge: the model has no output head, so no gradients of what it predicts: take --effort fast" ]
+    [ ! -e not ]
+    run -65 --separate-stderr forge eval headless out-fast --text "$BATS_FILE_TMPDIR/t.npy" --sequences 4 --seqlen 64
+    [[ $stderr == *"'lm_head.weight' is missing"* ]]
+}
+
 @test "a multimodal checkpoint: the language model is quantized, the rest stays, names are those of the files" {
     make_model gemma3 gemma
     make_model qwen2 qwen

@@ -62,5 +62,6 @@ check() {
     make -s build/release/tests/helper/forward
     PATH="$PWD/build/release/tests/helper:$PATH" "${PYTHON:-python3}" tests/interop/multimodal_check.py "${EVAL:-examples/eval.txt}"
 }
+@test "models for embeddings: names without model., and transformers loads them with and without the head" { check bare_check; }
 @test "forge-solve has no more loss than GPTQModel's GPTQ" { check solve_check; }
 @test "our default is nearer to the original than the peers' defaults" { check quality; }

@@ -174,6 +174,26 @@ def wrapped(alone, out, source, prefix):
     assert len(others) == 3 and all(b[k] == s[k] for k in others), others
 
 
+def bare(d, out, headless=""):
+    """A model for embeddings, as it is stored without the class that predicts tokens: names without "model."; with HEADLESS no lm_head."""
+    import os
+    import shutil
+
+    import fts
+    from forward import load_tensors, save_tensors
+    t = {k.removeprefix("model."): v for k, v in load_tensors(d + "/model.safetensors").items() if not (headless and k.startswith("lm_head."))}
+    shutil.copytree(d, out)
+    os.remove(out + "/model.safetensors")
+    save_tensors(out, {k: fts.bf16(v) for k, v in t.items()}, {k: v.shape for k, v in t.items()})
+
+
+def stripped(full, out):
+    """OUT's tensors are those of the quantized model FULL, but for its head, under names without "model."."""
+    from choice import tensors
+    a, b = ({k.removeprefix("model."): v for k, v in tensors(d).items() if not k.startswith("lm_head.")} for d in (full, out))
+    assert a == b and not any(k.startswith("model.") for k in tensors(out))
+
+
 if __name__ == "__main__":
     import sys
-    {"wrap": wrap, "wrapped": wrapped}[sys.argv[1]](*sys.argv[2:])
+    {"wrap": wrap, "wrapped": wrapped, "bare": bare, "stripped": stripped}[sys.argv[1]](*sys.argv[2:])
