@@ -21,9 +21,10 @@ MUST_CHECK int sidecars_list(struct sidecars *s, const struct modeldir *d,
 void sidecars_release(struct sidecars *s);
 
 /* Whether each of them, config.json and README.md can be read (modeldir.h), to
- * be called before any work; warns of what will not be copied.  E_DATA: one leads out of the directory, is not a
- * regular file, or is longer than SIDECAR_MAX.  Other errors are those of
- * model_config_read() and expert_map_stored(). */
+ * be called before any work; warns of what will not be copied.  E_DATA: one
+ * leads out of the directory, is not a regular file, or is longer than
+ * SIDECAR_MAX.  Other errors are those of model_config_read() and
+ * expert_map_stored(). */
 MUST_CHECK int sidecars_check(const char *model, struct err *e);
 
 #endif

@@ -37,10 +37,8 @@ def main():
             tokenizer(str(text), c.vocab_size).save_pretrained(d / kind)
         for layout in ("compressed-tensors", "awq", "gptq"):
             for kind in ("whole", "bare"):
-                out = d / f"{kind}-{layout}"
-                subprocess.run(["forge", "quantize", d / kind, out, "--method", "rtn", "--layout", layout, "--grid", "*.o_proj=64",
-                                "--skip", "*.layers.0.mlp.down_proj", "-q"] if layout == "compressed-tensors" else
-                               ["forge", "quantize", d / kind, out, "--method", "rtn", "--layout", layout, "-q"], check=True)
+                some = ["--grid", "*.o_proj=64", "--skip", "*.layers.0.mlp.down_proj"] if layout == "compressed-tensors" else []
+                subprocess.run(["forge", "quantize", d / kind, d / f"{kind}-{layout}", "--method", "rtn", "--layout", layout, "-q", *some], check=True)
             want = states(AutoModelForCausalLM, d / f"whole-{layout}")
             for cls in (AutoModel, AutoModelForCausalLM):
                 got = states(cls, d / f"bare-{layout}")

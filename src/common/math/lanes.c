@@ -115,6 +115,8 @@ void lanes_add(float *restrict to, const float *restrict from, size_t n,
         to[i] += from[i];
 }
 
+/* An exponent of ones, plus one, is the sign bit: compilers compare the lanes of vectors
+ * that are wider than the machine's one by one. */
 bool lanes_finite(const float *x, size_t n)
 {
     typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
@@ -124,33 +126,33 @@ bool lanes_finite(const float *x, size_t n)
 
     for (; i + LANES <= n; i += LANES) {
         memcpy(&v, x + i, sizeof(v));
-        bad |= (vu)((v & 0x7f800000) == 0x7f800000);
+        bad |= (v & 0x7f800000) + 0x00800000;
     }
     for (int k = 0; k < LANES; k++)
         any |= bad[k];
     for (; i < n; i++) {
         memcpy(&last, x + i, sizeof(last));
-        any |= (last & 0x7f800000) == 0x7f800000;
+        any |= (last & 0x7f800000) + 0x00800000;
     }
-    return !any;
+    return !(any >> 31);
 }
 
 bool lanes_finite_bf16(const uint16_t *x, size_t n)
 {
     typedef uint16_t vs __attribute__((vector_size(2 * 2 * LANES)));
     vs v, bad = { 0 };
-    uint16_t any = 0;
+    unsigned any = 0;
     size_t i = 0;
 
     for (; i + 2 * LANES <= n; i += 2 * LANES) {
         memcpy(&v, x + i, sizeof(v));
-        bad |= (vs)((v & 0x7f80) == 0x7f80);
+        bad |= (v & 0x7f80) + 0x0080;
     }
     for (int k = 0; k < 2 * LANES; k++)
         any |= bad[k];
     for (; i < n; i++)
-        any |= (x[i] & 0x7f80) == 0x7f80;
-    return !any;
+        any |= (x[i] & 0x7f80u) + 0x0080u;
+    return !(any >> 15);
 }
 
 struct look {
