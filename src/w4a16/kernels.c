@@ -21,6 +21,13 @@
 #define V_CODES(u, j)                                                          \
     __builtin_convertvector((NAME(vi))((u) << (28 - 4 * (j))) >> 28, NAME(vf))
 #define V_LANES(u) V_CODES((u) ^ 8, 0)
+#ifdef __aarch64__
+#define V_HALF(p) ((NAME(vf))vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))))
+#else
+#define V_HALF(p)                                                              \
+    ((NAME(vf)){ f32_from_f16((p)[0]), f32_from_f16((p)[1]),                   \
+                 f32_from_f16((p)[2]), f32_from_f16((p)[3]) })
+#endif
 #define V_GATHER(p, at)                                                        \
     ((NAME(vf)){ (p)[(at)[0]], (p)[(at)[1]], (p)[(at)[2]], (p)[(at)[3]] })
 #define V_TILE 1

@@ -16,13 +16,15 @@ static inline int32_t load_four(const int8_t *p)
 
 #define NAME(x)  avx2_##x
 #define W        8
-#define TARGET   __attribute__((target("avx2,fma")))
+#define TARGET   __attribute__((target("avx2,fma,f16c")))
 #define V_SET(x) ((NAME(vf))_mm256_set1_ps(x))
 /* flipping bit 3 makes code - 8 a 4-bit two's complement number */
 #define V_WORDS(u) ((u) ^ 0x88888888u)
 #define V_CODES(u, j)                                                          \
     __builtin_convertvector((NAME(vi))((u) << (28 - 4 * (j))) >> 28, NAME(vf))
 #define V_LANES(u) V_CODES((u) ^ 8, 0)
+#define V_HALF(p)                                                              \
+    ((NAME(vf))_mm256_cvtph_ps(_mm_loadu_si128((const void *)(p))))
 #define V_GATHER(p, at)                                                        \
     ((NAME(vf))_mm256_i32gather_ps(                                            \
         p, _mm256_loadu_si256((const __m256i *)(const void *)(at)), 4))
@@ -43,7 +45,7 @@ static inline int32_t load_four(const int8_t *p)
 #undef NAME
 #undef TARGET
 #define NAME(x) avx2vnni_##x
-#define TARGET  __attribute__((target("avx2,fma,avxvnni")))
+#define TARGET  __attribute__((target("avx2,fma,f16c,avxvnni")))
 #define V_DOT(a, u, d)                                                         \
     ((NAME(vi))_mm256_dpbusd_avx_epi32((__m256i)(a), (__m256i)(u),             \
                                        (__m256i)(d)))
@@ -57,6 +59,7 @@ static inline int32_t load_four(const int8_t *p)
 #undef V_CODES
 #undef V_LANES
 #undef V_GATHER
+#undef V_HALF
 #undef V_TILE
 #undef V_BYTES
 #undef V_PAIRS
@@ -79,6 +82,8 @@ static inline int32_t load_four(const int8_t *p)
         (__m512i)(u), _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2,  \
                                      3, 4, 5, 6, 7)))
 #define V_CODES(u, j) V_LANES((u) >> (4 * (j)))
+#define V_HALF(p)                                                              \
+    ((NAME(vf))_mm512_cvtph_ps(_mm256_loadu_si256((const void *)(p))))
 #define V_GATHER(p, at)                                                        \
     ((NAME(vf))_mm512_permutexvar_ps(_mm512_loadu_si512(at),                   \
                                      _mm512_loadu_ps(p)))

@@ -160,22 +160,26 @@ static uint8_t *read_zeros(const struct forge_w4a16 *w,
     return NULL;
 }
 
-static int set_scales(struct forge_w4a16 *w, const float *s, const uint8_t *z,
-                      bool by_output, struct err *e)
+/* scales: as stored; z: zeros [O, G], or NULL. */
+static int set_scales(struct forge_w4a16 *w, const char *scales,
+                      const uint8_t *z, bool by_output, struct err *e)
 {
+    size_t size = dtype_bits(w->scale_type) / 8;
+
     for (int64_t o = 0; o < w->rows; o++)
         for (int64_t g = 0; g < w->groups; g++) {
-            int64_t at = w4_at(w, g, o);
-            float v = s[by_output ? o * w->groups + g : g * w->rows + o];
+            int64_t at = w4_at(w, g, o), by = o * w->groups + g;
+            int64_t from = by_output ? by : g * w->rows + o;
 
-            if (!isfinite(v))
+            memcpy((char *)w->scale + (size_t)at * size,
+                   scales + (size_t)from * size, size);
+            if (!isfinite(w4_scale(w, at)))
                 return err_set(e, E_DATA,
                                "%s: the scale of output %" PRId64
                                ", group %" PRId64 " is not finite",
                                what, o, g);
-            w->scale[at] = v;
             if (z)
-                w->shift[at] = v * (float)(z[o * w->groups + g] - 8);
+                w->zero[at] = (int8_t)(z[by] - 8);
         }
     return 0;
 }
@@ -183,30 +187,24 @@ static int set_scales(struct forge_w4a16 *w, const float *s, const uint8_t *z,
 static int read_scales(struct forge_w4a16 *w,
                        const struct forge_w4a16_linear *l, struct err *e)
 {
-    int64_t n = w->rows * w->groups;
     int64_t blocks = (w->rows + W4_BLOCK - 1) / W4_BLOCK * W4_BLOCK;
     /* kernels read whole vectors, also from the last scale on */
     int64_t room =
         (w->form == W4_AWQ ? blocks : w->rows) * w->groups + W4_LANES;
     uint8_t *z = read_zeros(w, l, e);
-    float *s = NULL;
     int rc = e->code;
 
     w->pitch = w->form == W4_AWQ ? blocks : w->rows;
+    w->scale_type = (enum dtype)l->scale_type;
     if (!rc)
-        w->scale = get(w, room, sizeof(*w->scale), e);
+        w->scale = get(w, room, dtype_bits(w->scale_type) / 8, e);
     if (!rc && z)
-        w->shift = get(w, room, sizeof(*w->shift), e);
-    if (!rc)
-        s = mem_alloc((size_t)n * sizeof(*s), what, e);
-    if (!rc && (!w->scale || (z && !w->shift) || !s))
+        w->zero = get(w, room, sizeof(*w->zero), e);
+    if (!rc && (!w->scale || (z && !w->zero)))
         rc = e->code;
-    if (!rc && !to_f32(s, l->scales, (enum dtype)l->scale_type, (size_t)n))
-        rc = err_set(e, E_BUG, "%s: scales are no floats", what);
     if (!rc)
-        rc =
-            set_scales(w, s, z, l->layout == FORGE_W4A16_COMPRESSED_TENSORS, e);
-    free(s);
+        rc = set_scales(w, l->scales, z,
+                        l->layout == FORGE_W4A16_COMPRESSED_TENSORS, e);
     free(z);
     return rc;
 }
@@ -269,7 +267,7 @@ void forge_w4a16_release(struct forge_w4a16 *w)
     free(w->first);
     free(w->input);
     free(w->scale);
-    free(w->shift);
+    free(w->zero);
     free(w->base);
     free(w->delta);
     free(w->own);

@@ -414,7 +414,7 @@ static int few(struct job *j, struct err *e)
     (void)place_fixed(to, to->own);
     to->sums = (float *)(void *)((char *)to->own + size);
     few_loop(j, to->rows * spans_of(to), few_spans);
-    if (to->w->shift)
+    if (to->w->zero)
         few_loop(j, sums, few_sums);
     return 0;
 }
@@ -440,7 +440,7 @@ bool w4_x_share(struct w4_x *to, const struct w4_x *from,
 
     if (w->input || is->input || w->form != is->form || w->depth != is->depth ||
         w->groups != is->groups || memcmp(w->first, is->first, groups) != 0 ||
-        (w->shift && !is->shift)) /* sums are not there */
+        (w->zero && !is->zero)) /* sums are not there */
         return false;
     *to = *from;
     to->w = w;

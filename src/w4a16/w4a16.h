@@ -45,9 +45,11 @@ struct forge_w4a16 {
     int64_t stride, pitch; /* pitch: from a group's scales to the next's, but of
                             * W4_BY_OUTPUT */
     int32_t *input; /* [depth] input at a place, -1: padding; NULL: identity */
-    /* [groups * O], indexed by w4_at(): s, and s * (z - 8); shift is NULL if
-     * every zero is 8. */
-    float *scale, *shift;
+    /* [groups * O], indexed by w4_at(): s, as stored, and z - 8; zero is NULL if every
+     * zero is 8. */
+    void *scale;
+    enum dtype scale_type; /* DT_F32, DT_F16 or DT_BF16 */
+    int8_t *zero;
     /* W4_BY_OUTPUT only.  base [blocks]: group of the first of 16 words; delta
      * [blocks, 16]: group of each word minus base; NULL: always 0. */
     int32_t *base, *delta;
@@ -73,6 +75,16 @@ static inline int64_t w4_at(const struct forge_w4a16 *w, int64_t g, int64_t o)
     if (w->form == W4_BY_INPUT)
         return g * w->pitch + o;
     return g * w->pitch + w4_awq_at(o / 8, nibble[o % 8]);
+}
+
+/* The scale of index i. */
+static inline float w4_scale(const struct forge_w4a16 *w, int64_t i)
+{
+    const uint16_t *half = (const uint16_t *)w->scale;
+
+    return w->scale_type == DT_F32 ? ((const float *)w->scale)[i] :
+           w->scale_type == DT_F16 ? f32_from_f16(half[i]) :
+                                     f32_from_bf16(half[i]);
 }
 
 /* A row of x as integers, x = fixed * unit, unit a power of two, |fixed| <= 2^22, or
