@@ -5,8 +5,8 @@
  * g is the group of input k.  Codes q are read in place; only with an
  * act-order g_idx, or groups that are not a multiple of 8 (but AWQ's), a copy
  * is made in which the inputs of a group are together and fill whole words.
- * Scales and zeros are converted to f32: 4 bytes per group and output, 8 if
- * there are zeros other than 8.
+ * Scales are copied as they are, 2 or 4 bytes per group and output, zeros to a byte
+ * each if there are others than 8.
  *
  * A row of y depends on its row of x, on W, on whether the call has more than
  * FORGE_W4A16_FEW rows, and on the CPU level; not on the number of threads or

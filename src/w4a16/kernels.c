@@ -36,7 +36,7 @@
 static const struct w4_kernels kernels_four = { NAME(few), NAME(values),
                                                 false };
 
-enum { ALONG_FROM = 8192 }; /* outputs of a tile */
+enum { ALONG_FROM = 4096 }; /* outputs of a tile */
 
 static _Atomic enum w4_awq forced = W4_AWQ_BY_CPU;
 
@@ -55,7 +55,7 @@ enum w4_awq w4_awq(int digits, int64_t n)
                 n >= ALONG_FROM ? W4_AWQ_ALONG :
                                   W4_AWQ_COLUMNS;
     if ((order == W4_AWQ_ROWS && digits != 2) ||
-        (order == W4_AWQ_ALONG && !w4_kernels()->quads))
+        (order == W4_AWQ_ALONG && (digits != 2 || !w4_kernels()->quads)))
         order = W4_AWQ_COLUMNS;
     return order;
 }
