@@ -36,7 +36,7 @@
 static const struct w4_kernels kernels_four = { NAME(few), NAME(values),
                                                 false };
 
-enum { ALONG_FROM = 4096 }; /* outputs of a tile */
+enum { WIDE = 4096 }; /* outputs of a tile, from which rows are taken whole */
 
 static _Atomic enum w4_awq forced = W4_AWQ_BY_CPU;
 
@@ -45,19 +45,18 @@ void w4_awq_set(enum w4_awq order)
     forced = order;
 }
 
-/* Measured: Zen 4 reads whole rows faster, the Xeon beside an H200 does not (DESIGN). */
+/* Measured: Zen 4 reads rows of narrow tiles faster, Xeons do not (DESIGN). */
 enum w4_awq w4_awq(int digits, int64_t n)
 {
     enum w4_awq order = forced;
 
     if (order == W4_AWQ_BY_CPU)
         order = !cpu_is_intel() ? W4_AWQ_ROWS :
-                n >= ALONG_FROM ? W4_AWQ_ALONG :
+                n >= WIDE       ? W4_AWQ_ALONG :
                                   W4_AWQ_COLUMNS;
-    if ((order == W4_AWQ_ROWS && digits != 2) ||
-        (order == W4_AWQ_ALONG && (digits != 2 || !w4_kernels()->quads)))
-        order = W4_AWQ_COLUMNS;
-    return order;
+    if (order == W4_AWQ_ALONG && !w4_kernels()->quads)
+        order = W4_AWQ_ROWS;
+    return digits == 2 ? order : W4_AWQ_COLUMNS;
 }
 
 const struct w4_kernels *w4_kernels(void)

@@ -18,8 +18,8 @@
 enum w4_awq {
     W4_AWQ_ROWS,    /* whole rows, eight at a time; x of two digits alone */
     W4_AWQ_COLUMNS, /* lines down the columns of 16 or 32 rows */
-    W4_AWQ_ALONG, /* whole rows, eight at a time; the same, and `quads` alone */
-    W4_AWQ_BY_CPU /* w4_awq_set(): as at first */
+    W4_AWQ_ALONG,   /* the same, but of kernels with `quads` alone */
+    W4_AWQ_BY_CPU   /* w4_awq_set(): as at first */
 };
 
 /* Arguments of few. */
