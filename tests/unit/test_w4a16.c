@@ -517,14 +517,18 @@ static void largest_of(enum forge_w4a16_layout layout, float x)
         half[i] = bf16_from_f32(x);
     }
     CHECK(forge_w4a16_prepare(&w, &l, why, sizeof(why)) == 0);
-    for (int t = 0; t < 2; t++) {
-        struct forge_w4a16_rows from = { t ? FORGE_W4A16_BF16 : FORGE_W4A16_F32,
-                                         t ? (void *)half : (void *)row, I };
+    for (int t = 0; t < 2 * W4_AWQ_BY_CPU; t++) {
+        struct forge_w4a16_rows from = { t % 2 ? FORGE_W4A16_BF16 :
+                                                 FORGE_W4A16_F32,
+                                         t % 2 ? (void *)half : (void *)row,
+                                         I };
 
+        w4_awq_set((enum w4_awq)(t / 2));
         CHECK(forge_w4a16_multiply(w, &from, 1, &to, why, sizeof(why)) == 0);
         for (int o = 0; o < O; o++)
             CHECK(y[o] == (15 - 8) * x * I); /* exact */
     }
+    w4_awq_set(W4_AWQ_BY_CPU);
     forge_w4a16_release(w);
 }
 
