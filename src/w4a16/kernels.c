@@ -22,11 +22,11 @@
     __builtin_convertvector((NAME(vi))((u) << (28 - 4 * (j))) >> 28, NAME(vf))
 #define V_LANES(u) V_CODES((u) ^ 8, 0)
 #ifdef __aarch64__
-#define V_HALF(p) ((NAME(vf))vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))))
+#define V_HALF(x) ((NAME(vf))vcvt_f32_f16((float16x4_t)(x)))
 #else
-#define V_HALF(p)                                                              \
-    ((NAME(vf)){ f32_from_f16((p)[0]), f32_from_f16((p)[1]),                   \
-                 f32_from_f16((p)[2]), f32_from_f16((p)[3]) })
+#define V_HALF(x)                                                              \
+    ((NAME(vf)){ f32_from_f16((x)[0]), f32_from_f16((x)[1]),                   \
+                 f32_from_f16((x)[2]), f32_from_f16((x)[3]) })
 #endif
 #define V_GATHER(p, at)                                                        \
     ((NAME(vf)){ (p)[(at)[0]], (p)[(at)[1]], (p)[(at)[2]], (p)[(at)[3]] })

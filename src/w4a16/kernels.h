@@ -18,7 +18,7 @@
 enum w4_awq {
     W4_AWQ_ROWS,    /* whole rows, eight at a time; x of two digits alone */
     W4_AWQ_COLUMNS, /* lines down the columns of 16 or 32 rows */
-    W4_AWQ_ALONG,   /* the same, but of kernels with `quads` alone */
+    W4_AWQ_ALONG,   /* as W4_AWQ_ROWS, of kernels with `quads` alone */
     W4_AWQ_BY_CPU   /* w4_awq_set(): as at first */
 };
 
@@ -35,9 +35,8 @@ struct w4_few {
     int64_t piece, pieces;
     int64_t first, n; /* outputs first..first+n-1 */
     enum w4_awq awq;  /* of W4_AWQ: w4_awq() */
-    bool
-        near; /* ask for words ahead in their row, not for those of later rows */
-    float *y; /* [m, n], leading dimension ldy */
+    bool near;        /* ask for words ahead in a row, not for later rows */
+    float *y;         /* [m, n], leading dimension ldy */
     int64_t ldy;
 };
 

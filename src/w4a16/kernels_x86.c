@@ -23,8 +23,7 @@ static inline int32_t load_four(const int8_t *p)
 #define V_CODES(u, j)                                                          \
     __builtin_convertvector((NAME(vi))((u) << (28 - 4 * (j))) >> 28, NAME(vf))
 #define V_LANES(u) V_CODES((u) ^ 8, 0)
-#define V_HALF(p)                                                              \
-    ((NAME(vf))_mm256_cvtph_ps(_mm_loadu_si128((const void *)(p))))
+#define V_HALF(x)  ((NAME(vf))_mm256_cvtph_ps((__m128i)(x)))
 #define V_GATHER(p, at)                                                        \
     ((NAME(vf))_mm256_i32gather_ps(                                            \
         p, _mm256_loadu_si256((const __m256i *)(const void *)(at)), 4))
@@ -82,8 +81,7 @@ static inline int32_t load_four(const int8_t *p)
         (__m512i)(u), _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2,  \
                                      3, 4, 5, 6, 7)))
 #define V_CODES(u, j) V_LANES((u) >> (4 * (j)))
-#define V_HALF(p)                                                              \
-    ((NAME(vf))_mm512_cvtph_ps(_mm256_loadu_si256((const void *)(p))))
+#define V_HALF(x)     ((NAME(vf))_mm512_cvtph_ps((__m256i)(x)))
 #define V_GATHER(p, at)                                                        \
     ((NAME(vf))_mm512_permutexvar_ps(_mm512_loadu_si512(at),                   \
                                      _mm512_loadu_ps(p)))
