@@ -13,17 +13,21 @@
 #include "w4a16/kernels.h"
 
 enum {
-    F32_TILE = 256,  /* rows and outputs of an f32 tile, whatever the number
+    F32_TILE = 256,    /* rows and outputs of an f32 tile, whatever the number
                       * of threads */
-    F32_DEPTH = 256, /* inputs of a block */
-    FEW_COLS = 2048, /* outputs of a tile of up to W4_FEW rows */
+    F32_DEPTH = 256,   /* inputs of a block */
+    FEW_COLS = 2048,   /* outputs of a tile of up to W4_FEW rows */
+    OUTPUT_COLS = 512, /* the same of W4_BY_OUTPUT, which has no parts */
     AWQ_COLS = 32768 /* the same of W4_AWQ: whole rows of words, if possible */
 };
 
 struct w4_tiles w4_tiles(const struct w4_x *x)
 {
     const struct bf16_kernel *k = bf16_kernel();
-    int64_t few = x->w->form == W4_AWQ ? AWQ_COLS : FEW_COLS;
+    enum w4_form form = x->w->form;
+    int64_t few = form == W4_AWQ       ? AWQ_COLS :
+                  form == W4_BY_OUTPUT ? OUTPUT_COLS :
+                                         FEW_COLS;
     struct w4_tiles t = { W4_FEW, few, sizeof(float) * W4_FEW * (size_t)few };
 
     if (x->rows > W4_FEW && x->type == DT_F32)
