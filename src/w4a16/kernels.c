@@ -39,10 +39,21 @@ static const struct w4_kernels kernels_four = { NAME(few), NAME(values),
 enum { WIDE = 4096 }; /* outputs of a tile, from which rows are taken whole */
 
 static _Atomic enum w4_awq forced = W4_AWQ_BY_CPU;
+static _Atomic int forced_near = -1;
 
 void w4_awq_set(enum w4_awq order)
 {
     forced = order;
+}
+
+void w4_near_set(int near)
+{
+    forced_near = near;
+}
+
+bool w4_near(void)
+{
+    return forced_near < 0 ? cpu_is_intel() : forced_near;
 }
 
 /* Measured: Zen 4 reads rows of narrow tiles faster, Xeons do not (DESIGN). */

@@ -75,6 +75,10 @@ const struct w4_kernels *w4_kernels(void);
 enum w4_awq w4_awq(int digits, int64_t n);
 /* Another order wherever it can be, for tests. */
 void w4_awq_set(enum w4_awq order);
+/* `near` of w4_few: on Intel's CPUs, or as was set. */
+bool w4_near(void);
+/* 0 or 1; -1: as at first.  For tests. */
+void w4_near_set(int near);
 
 #ifdef __x86_64__
 /* [1]: for cpu_uses_vnni(); [2]: where products flush numbers below 2^-126, too */

@@ -9,7 +9,6 @@
 
 #include "common/math/bf16_gemm.h"
 #include "common/math/blas.h"
-#include "common/math/cpu.h"
 #include "w4a16/kernels.h"
 
 enum {
@@ -185,7 +184,7 @@ static void few_tile(const struct w4_x *x, int64_t part, struct w4_few f,
     f.piece = part * W4_PART;
     f.pieces = W4_PART;
     f.awq = w4_awq(x->digits, f.n);
-    f.near = cpu_is_intel();
+    f.near = w4_near();
     w4_kernels()->few(&f);
 }
 

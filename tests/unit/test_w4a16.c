@@ -148,16 +148,18 @@ static void alone(const struct forge_w4a16 *w, const struct rows *x, int64_t o,
     }
 }
 
-/* On CPUs that read AWQ's words in another order, with and without VNNI. */
+/* On CPUs that read words in another order, with and without VNNI. */
 static void on_other_cpus(const struct forge_w4a16 *w, const struct rows *x,
                           int64_t o, const float *y)
 {
     for (int i = 0; i < 2 * W4_AWQ_BY_CPU && x->m <= FORGE_W4A16_FEW; i++) {
         w4_awq_set((enum w4_awq)(i / 2));
+        w4_near_set((i + i / 2) % 2); /* in either, with and without VNNI */
         cpu_set_vnni(i % 2);
         again(w, x, o, y);
     }
     w4_awq_set(W4_AWQ_BY_CPU);
+    w4_near_set(-1);
     cpu_set_vnni(true);
 }
 
