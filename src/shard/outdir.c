@@ -130,12 +130,32 @@ char *outdir_file(const struct outdir *o, const char *name, struct err *e)
     return p;
 }
 
+/* Make the directory of DIR/FILE, if it is not there. */
+static int make_directory(const struct outdir *o, const char *name,
+                          struct err *e)
+{
+    const char *slash = strchr(name, '/');
+    char *dir = slash ? mem_text(name, (size_t)(slash - name), name, e) : NULL;
+    int rc = 0;
+
+    if (!slash)
+        return 0;
+    if (!dir)
+        return e->code;
+    if (mkdirat(o->tmp.lock, dir, 0777) && errno != EEXIST)
+        rc = err_set(e, E_CREATE, "cannot create '%s/%s':", o->tmp.path, dir);
+    free(dir);
+    return rc;
+}
+
 int outdir_text(const struct outdir *o, const char *name, const char *text,
                 size_t len, struct err *e)
 {
     char *path = outdir_file(o, name, e), hex[SHA256_HEX + 1];
-    int rc = path ? publish_text(path, text, len, e) : e->code;
+    int rc = path ? make_directory(o, name, e) : e->code;
 
+    if (!rc)
+        rc = publish_text(path, text, len, e);
     free(path);
     if (rc || sha256_of(text, len, hex, e))
         return e->code;

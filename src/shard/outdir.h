@@ -29,7 +29,8 @@ MUST_CHECK int outdir_begin(struct outdir *o, const char *path, struct err *e);
  * *e. */
 MUST_CHECK char *outdir_file(const struct outdir *o, const char *name,
                              struct err *e);
-/* Write a small file, fsynced, and add its digest.  E_CREATE, E_IO, E_TEMP. */
+/* Write a small file, FILE or DIR/FILE, fsynced, and add its digest.  DIR is made
+ * if it is not there.  E_CREATE, E_IO, E_TEMP. */
 MUST_CHECK int outdir_text(const struct outdir *o, const char *name,
                            const char *text, size_t len, struct err *e);
 /* Give a file another name. */

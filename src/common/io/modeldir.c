@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/openat2.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +18,7 @@ enum { OPEN_FLAGS = O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK };
 
 int modeldir_open(struct modeldir *d, const char *path, struct err *e)
 {
-    d->path = path;
+    *d = (struct modeldir){ .path = path };
     d->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (d->fd < 0)
         return err_set(e, err_open_code(errno), "'%s': cannot open:", path);
@@ -31,18 +32,31 @@ void modeldir_close(struct modeldir *d)
     d->fd = -1;
 }
 
-bool modeldir_name_ok(const char *name, const char *suffix)
+/* Whether name[n] is one component, as modeldir_name_ok() says. */
+static bool component_ok(const char *name, size_t n)
 {
-    size_t n = strlen(name), s = strlen(suffix);
-
-    if (n <= s || n > 255 || strcmp(name + n - s, suffix) != 0)
-        return false;
-    if (name[0] == '-' || name[0] == '.')
+    if (!n || n > NAME_MAX || name[0] == '-' || name[0] == '.')
         return false;
     for (size_t i = 0; i < n; i++)
         if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f || name[i] == '/')
             return false;
     return true;
+}
+
+bool modeldir_name_ok(const char *name, const char *suffix)
+{
+    size_t n = strlen(name), s = strlen(suffix);
+
+    return n > s && !strcmp(name + n - s, suffix) && component_ok(name, n);
+}
+
+bool modeldir_path_ok(const char *name)
+{
+    size_t n = strcspn(name, "/");
+    const char *file = name + n + 1; /* if there is a slash */
+
+    return component_ok(name, n) &&
+           (!name[n] || component_ok(file, strlen(file)));
 }
 
 bool modeldir_has(const struct modeldir *d, const char *name)
@@ -52,15 +66,20 @@ bool modeldir_has(const struct modeldir *d, const char *name)
     return fstatat(d->fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
+/* Where the Hugging Face cache has its files, from a directory of it. */
+static const char *blobs_of(const struct modeldir *d)
+{
+    return d->within ? "../../../blobs" : "../../blobs";
+}
+
 /* The HASH of a link target "../../blobs/HASH", 40 (git) to 64 (SHA-256)
  * hexadecimal digits; NULL: another target. */
-static const char *cache_blob(const char *target)
+static const char *cache_blob(const struct modeldir *d, const char *target)
 {
-    static const char prefix[] = "../../blobs/";
-    const char *hash = target + sizeof(prefix) - 1;
+    const char *blobs = blobs_of(d), *hash = target + strlen(blobs) + 1;
     size_t n;
 
-    if (strncmp(target, prefix, sizeof(prefix) - 1) != 0)
+    if (strncmp(target, blobs, strlen(blobs)) != 0 || hash[-1] != '/')
         return NULL;
     n = strspn(hash, "0123456789abcdef");
     return n >= 40 && n <= 64 && !hash[n] ? hash : NULL;
@@ -68,7 +87,7 @@ static const char *cache_blob(const char *target)
 
 static int open_blob(const struct modeldir *d, const char *hash)
 {
-    int fd, blobs = openat(d->fd, "../../blobs",
+    int fd, blobs = openat(d->fd, blobs_of(d),
                            O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 
     if (blobs < 0)
@@ -99,7 +118,7 @@ static int open_link(const struct modeldir *d, const char *name, struct err *e)
         return err_set(e, err_open_code(errno),
                        "'%s/%s': cannot read the link:", d->path, name);
     target[n] = '\0';
-    hash = cache_blob(target);
+    hash = cache_blob(d, target);
     fd = hash ? open_blob(d, hash) : open_beneath(d, name);
     if (fd >= 0)
         return fd;
@@ -113,8 +132,37 @@ static int open_link(const struct modeldir *d, const char *name, struct err *e)
                    name, target);
 }
 
-int modeldir_file(const struct modeldir *d, const char *name, struct file **f,
-                  struct err *e)
+/* *fd = the directory `name` of d. */
+static int open_within(const struct modeldir *d, const char *name, int *fd,
+                       struct err *e)
+{
+    *fd = openat(d->fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (*fd >= 0)
+        return 0;
+    if (errno == ENOTDIR || errno == ELOOP)
+        return err_set(e, E_DATA, "'%s/%s': not a directory", d->path, name);
+    return err_set(e, err_open_code(errno), "'%s/%s': cannot open:", d->path,
+                   name);
+}
+
+int modeldir_list(const struct modeldir *d, const char *name,
+                  struct dirent ***list, int *n, struct err *e)
+{
+    int fd, rc = open_within(d, name, &fd, e);
+
+    if (rc)
+        return rc;
+    *n = scandirat(fd, ".", list, NULL, alphasort);
+    if (*n < 0)
+        rc = err_set(e, err_open_code(errno), "cannot list '%s/%s':", d->path,
+                     name);
+    close(fd);
+    return rc;
+}
+
+/* Open FILE of d, one component. */
+static int open_file(const struct modeldir *d, const char *name,
+                     struct file **f, struct err *e)
 {
     char path[4096];
     struct stat st;
@@ -133,6 +181,30 @@ int modeldir_file(const struct modeldir *d, const char *name, struct file **f,
         return err_set(e, E_DATA, "'%s': not a regular file", path);
     }
     return file_from_fd(f, fd, path, e);
+}
+
+int modeldir_file(const struct modeldir *d, const char *name, struct file **f,
+                  struct err *e)
+{
+    const char *slash = strchr(name, '/');
+    char path[4096];
+    struct modeldir in = { .path = path, .within = true };
+    char *dir;
+    int rc;
+
+    if (!slash)
+        return open_file(d, name, f, e);
+    dir = mem_text(name, (size_t)(slash - name), name, e);
+    if (!dir)
+        return e->code;
+    snprintf(path, sizeof(path), "%s/%s", d->path, dir);
+    rc = open_within(d, dir, &in.fd, e);
+    free(dir);
+    if (rc)
+        return rc;
+    rc = open_file(&in, slash + 1, f, e);
+    modeldir_close(&in);
+    return rc;
 }
 
 int modeldir_read(const char *dir, const char *name, size_t max, char **text,

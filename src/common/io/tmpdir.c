@@ -59,8 +59,8 @@ int tmpdir_make(struct tmpdir *t, const char *path, struct err *e)
     return err_set(e, E_CREATE, "cannot create '%s':", path);
 }
 
-/* Remove its files; it has no subdirectories. */
-static void empty_directory(int fd)
+/* Call each(fd, name) for all that the directory fd has. */
+static void for_each(int fd, void (*each)(int fd, const char *name))
 {
     int copy = open_directory(fd, ".");
     DIR *d = copy < 0 ? NULL : fdopendir(copy);
@@ -69,9 +69,34 @@ static void empty_directory(int fd)
     if (!d && copy >= 0)
         close(copy);
     while (d && (f = readdir(d)))
-        unlinkat(fd, f->d_name, 0); /* fails for "." and ".." */
+        if (strcmp(f->d_name, ".") != 0 && strcmp(f->d_name, "..") != 0)
+            each(fd, f->d_name);
     if (d)
         closedir(d);
+}
+
+/* Fails for a directory. */
+static void remove_file(int fd, const char *name)
+{
+    unlinkat(fd, name, 0);
+}
+
+/* Remove a file, or a directory, no symbolic link, with its files.  One that has
+ * directories stays: we make none such. */
+static void remove_entry(int fd, const char *name)
+{
+    int in;
+
+    if (!unlinkat(fd, name, 0) || (in = open_directory(fd, name)) < 0)
+        return;
+    for_each(in, remove_file);
+    close(in);
+    unlinkat(fd, name, AT_REMOVEDIR);
+}
+
+static void empty_directory(int fd)
+{
+    for_each(fd, remove_entry);
 }
 
 void tmpdir_renamed(struct tmpdir *t)

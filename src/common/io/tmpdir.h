@@ -17,7 +17,8 @@ struct tmpdir {
 
 /* Make one for `path`, which must not end in '/'.  E_CREATE; E_TEMP. */
 MUST_CHECK int tmpdir_make(struct tmpdir *t, const char *path, struct err *e);
-/* Remove the directory with its files, unless it was renamed; free t. */
+/* Remove the directory with its files and those of its directories, which have
+ * none, unless it was renamed; free t. */
 void tmpdir_release(struct tmpdir *t);
 /* The caller has renamed the directory: free t only. */
 void tmpdir_renamed(struct tmpdir *t);
