@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -189,8 +190,46 @@ static int want_file(struct checker *c, const char *name, struct err *e)
     return 0;
 }
 
-/* Files to check: those in the lists, and others in the directory, which a
- * loader might read. */
+/* Say of a file, FILE or DIR/FILE, that it is in no list, if so. */
+static void look_up(struct checker *c, const char *name)
+{
+    if (strcmp(name, SUMS_FILE) && !digests_find(&c->sums, name))
+        found(c, name, "is not in %s", SUMS_FILE);
+}
+
+/* Whether files of the directory are in the list. */
+static bool is_listed(const struct checker *c, const char *dir)
+{
+    size_t n = strlen(dir);
+
+    for (size_t i = 0; i < c->sums.n; i++)
+        if (!strncmp(c->sums.file[i].name, dir, n) &&
+            c->sums.file[i].name[n] == '/')
+            return true;
+    return false;
+}
+
+/* look_up() for the files of a directory. */
+static int look_up_within(struct checker *c, const char *dir, struct err *e)
+{
+    struct dirent **list;
+    char name[2 * NAME_MAX + 2];
+    int n, rc = modeldir_list(&c->dir, dir, &list, &n, e);
+
+    if (rc)
+        return rc;
+    for (int i = 0; i < n; i++) {
+        snprintf(name, sizeof(name), "%s/%s", dir, list[i]->d_name);
+        if (*list[i]->d_name != '.' && list[i]->d_type != DT_DIR)
+            look_up(c, name);
+        free(list[i]);
+    }
+    free(list);
+    return 0;
+}
+
+/* Files to check: those in the lists, and others in the directory, and in those
+ * in it that have listed files, which a loader might read. */
 static int choose_files(struct checker *c, struct err *e)
 {
     struct dirent **list = NULL;
@@ -201,13 +240,16 @@ static int choose_files(struct checker *c, struct err *e)
     for (int i = 0; i < n; i++) {
         const char *name = list[i]->d_name;
 
-        if (rc || *name == '.' || list[i]->d_type == DT_DIR) {
+        if (rc || *name == '.')
             ;
-        } else if (c->tensors_only) {
+        else if (list[i]->d_type == DT_DIR)
+            rc = !c->tensors_only && is_listed(c, name) ?
+                     look_up_within(c, name, e) :
+                     0;
+        else if (c->tensors_only)
             rc = holds_tensors(name) ? want_file(c, name, e) : 0;
-        } else if (strcmp(name, SUMS_FILE) && !digests_find(&c->sums, name)) {
-            found(c, name, "is not in %s", SUMS_FILE);
-        }
+        else
+            look_up(c, name);
         free(list[i]);
     }
     free(list);

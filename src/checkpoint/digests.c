@@ -60,8 +60,8 @@ static int parse_line(struct digests *d, char *line, size_t number,
     char *name = line + SHA256_HEX + 2;
 
     if (strspn(line, "0123456789abcdef") != SHA256_HEX ||
-        strncmp(line + SHA256_HEX, "  ", 2) != 0 ||
-        !modeldir_name_ok(name, "") || digests_find(d, name))
+        strncmp(line + SHA256_HEX, "  ", 2) != 0 || !modeldir_path_ok(name) ||
+        digests_find(d, name))
         return err_set(e, E_DATA, "line %zu is not the digest of another file",
                        number);
     line[SHA256_HEX] = '\0';

@@ -2,7 +2,7 @@
  * against them.
  *
  *     SHA256SUMS              "HEX  FILE" of every other file, sorted by name,
- *                             as sha256sum -c reads it
+ *                             as sha256sum -c reads it; FILE may be DIR/FILE
  *     forge_checksums.json    {"format":"4bit-forge checksums 1",
  *                              "hash":"XXH3-64",
  *                              "tensors":{NAME: 16 hexadecimal digits, ...}}
@@ -34,8 +34,8 @@ MUST_CHECK int digests_add(struct digests *d, const char *name,
 /* *text = SHA256SUMS; sorts d.  free() *text.  E_TEMP. */
 MUST_CHECK int digests_text(struct digests *d, char **text, size_t *len,
                             struct err *e);
-/* Parse SHA256SUMS.  E_DATA: a malformed line, or a name with a slash;
- * E_TEMP. */
+/* Parse SHA256SUMS.  E_DATA: a malformed line, or a name that is not as
+ * modeldir_path_ok() wants it; E_TEMP. */
 MUST_CHECK int digests_parse(struct digests *d, const char *text, size_t len,
                              struct err *e);
 /* The entry of a file; NULL: there is none. */
