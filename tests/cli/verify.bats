@@ -190,6 +190,44 @@ PYTHON
     [ "$output" = "forge-verify: 'nothing': cannot open: No such file or directory" ]
 }
 
+@test "files of a module's directory are checked as those beside it; lists name nothing else" {
+    cp -r "$in/model" m
+    mkdir m/1_Pooling m/2_Dense
+    echo '[{"path": ""}, {"path": "1_Pooling"}, {"path": "2_Dense"}]' >m/modules.json
+    echo '{}' | tee m/1_Pooling/config.json >m/2_Dense/config.json
+    head -c 5000 /dev/urandom >m/2_Dense/model.safetensors # no tensors of the model
+    forge-shard -q --from m whole "$in/packed"
+    begin() { rm -rf out && cp -r whole out; }
+    begin
+    mkdir out/2_Dense/deep out/3_Other
+    touch out/2_Dense/.hidden out/3_Other/x
+    run -0 --separate-stderr forge-verify out
+    [[ $stderr == *"$(find whole -type f | wc -l) files, "* ]]
+    forge-verify -q --tensors out
+    forge-shard -q --verify out
+    printf x >>out/2_Dense/model.safetensors
+    found 2_Dense/model.safetensors "does not have the digest"
+    [ "${#lines[@]}" -eq 1 ]
+    begin
+    echo x >out/2_Dense/pytorch_model.bin
+    found 2_Dense/pytorch_model.bin "is not in SHA256SUMS"
+    [ "${#lines[@]}" -eq 1 ]
+    begin
+    ln -sf ../2_Dense/config.json out/1_Pooling
+    found 1_Pooling/config.json "no regular file of this directory"
+    begin
+    rm -r out/1_Pooling
+    found 1_Pooling/config.json "is missing"
+    ln -s ../m/1_Pooling out
+    found 1_Pooling/config.json "no regular file of this directory"
+    begin
+    for name in ../m/config.json "$PWD/m/config.json" 2_Dense/../config.json 2_Dense/./config.json a/b/c 2_Dense/ //x \
+        .git/config 2_Dense/.hidden; do
+        { cat whole/SHA256SUMS; printf '%064d  %s\n' 0 "$name"; } >out/SHA256SUMS
+        found SHA256SUMS "is not the digest of another file"
+    done
+}
+
 @test "a list of checksums without tensors is said, not followed" {
     for tensors in '' ',"tensors":null'; do
         echo '{"format":"4bit-forge checksums 1","hash":"XXH3-64"'"$tensors}" >out/forge_checksums.json

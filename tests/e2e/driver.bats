@@ -644,6 +644,8 @@ PYTHON
     forge quantize "$model" out "${nearest[@]}" --work work
     rm -r out
     mkdir out.tmp.999999999.{AbCdEf,making,others,AbCdEfg} other.tmp.999999999.AbCdEf
+    mkdir out.tmp.999999999.{AbCdEf,making}/1_Pooling
+    touch out.tmp.999999999.{AbCdEf,making}/1_Pooling/config.json
     touch out.tmp.999999999.{AbCdEf,making,AbCdEfg}/.forge-unfinished other.tmp.999999999.AbCdEf/.forge-unfinished \
         out.tmp.999999999.others/file
     exec 7<out.tmp.999999999.making
@@ -656,6 +658,7 @@ PYTHON
     run -0 forge gc work 7>&-
     [ "$output" = "1 removed" ]
     [ "$(echo *.tmp.*)" = "other.tmp.999999999.AbCdEf out.tmp.999999999.AbCdEfg out.tmp.999999999.making out.tmp.999999999.others" ]
+    [ -e out.tmp.999999999.making/1_Pooling/config.json ]
 }
 
 @test "gc removes the states that a killed run left behind its last layer, and not those to go on from" {

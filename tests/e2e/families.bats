@@ -96,10 +96,28 @@ pruned() {
     families stripped fast out-fast
     forge verify -q out-fast
     forge-shard -q --verify out-fast --from headless
-    echo '[]' >headless/modules.json
     jq '.architectures = ["Qwen3Model"]' headless/config.json >config && mv config headless/config.json
-    run -0 --separate-stderr forge quantize headless rtn --method rtn --group 16
-    [ "$(grep -c "^forge: warning: 'modules.json' of sentence-transformers will not be copied: " <<<"$stderr")" -eq 1 ]
+    # with the modules of sentence-transformers around it
+    mkdir headless/1_Pooling headless/2_Dense
+    echo '[{"path": ""}, {"path": "1_Pooling"}, {"path": "2_Dense"}, {"path": "3_Normalize"}]' >headless/modules.json
+    echo '{"pooling_mode_lasttoken": true}' | tee headless/1_Pooling/config.json >headless/config_sentence_transformers.json
+    cp m/model.safetensors headless/2_Dense
+    forge quantize headless rtn --method rtn --group 16
+    forge repack rtn rtn-awq --layout awq -q
+    for made in rtn rtn-awq; do
+        forge verify -q $made
+        for name in modules.json config_sentence_transformers.json 1_Pooling 2_Dense; do
+            diff -r headless/$name $made/$name
+        done
+    done
+    truncate -s 300M headless/2_Dense/pytorch_model.bin
+    run -0 --separate-stderr forge quantize headless large --method rtn --group 16
+    [ "$(grep -c "/headless/2_Dense/pytorch_model.bin': will not be copied: " <<<"$stderr")" -eq 1 ]
+    sed -i 's/1_Pooling/..\/m/' headless/modules.json
+    run -65 --separate-stderr forge quantize headless not --method rtn --group 16
+    [[ $stderr == *"'modules.json': '../m' is not allowed as the directory of a module" ]]
+    [ ! -e not.work ]
+    sed -i 's/..\/m/1_Pooling/' headless/modules.json
     run -78 --separate-stderr forge quantize headless not "${few[@]}" --effort best
     [ "$stderr" = "forge: the model has no output head, so no gradients of what it predicts: take --effort fast" ]
     [ ! -e not ]
