@@ -46,7 +46,7 @@ static int check_ids(const struct frame *f, int64_t vocab, struct err *e)
 }
 
 int corpus_read(struct corpus *c, struct stream_reader *in, int64_t vocab,
-                struct err *e)
+                bool predict, struct err *e)
 {
     size_t ids_cap = 0, start_cap = 0, used = 0;
     struct frame f;
@@ -78,11 +78,11 @@ int corpus_read(struct corpus *c, struct stream_reader *in, int64_t vocab,
     }
     if (rc < 0)
         return rc;
-    if (!c->positions)
+    if (!c->count)
+        return err_set(e, E_DATA, "no tokens in the input");
+    if (predict && !c->positions)
         return err_set(e, E_DATA,
-                       c->count ? "every sequence is one token long: nothing "
-                                  "to predict" :
-                                  "no tokens in the input");
+                       "every sequence is one token long: nothing to predict");
     return 0;
 }
 

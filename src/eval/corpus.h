@@ -15,10 +15,11 @@ struct corpus {
 };
 
 /* Initialise *c from all `tokens` frames of the stream; other frames are
- * skipped.  corpus_release() it.  E_DATA: a frame is not I32 [n], an id is not
- * in 0..vocab-1, or no sequence has two tokens; E_TEMP. */
+ * skipped.  corpus_release() it.  predict: predictions will be compared, else
+ * states.  E_DATA: a frame is not I32 [n], an id is not in 0..vocab-1, there are
+ * no tokens, or none to predict; E_TEMP. */
 MUST_CHECK int corpus_read(struct corpus *c, struct stream_reader *in,
-                           int64_t vocab, struct err *e);
+                           int64_t vocab, bool predict, struct err *e);
 void corpus_release(struct corpus *c);
 
 #endif

@@ -12,8 +12,8 @@
 #include "model/moe.h"
 
 enum {
-    LOGITS_MAX = 1 << 24, /* elements of a block of logits, at most, but */
-    BLOCK_ROWS_MIN = 64,  /* at least so many rows */
+    BLOCK_MAX = 1 << 24, /* elements of a block of logits, at most, but */
+    BLOCK_ROWS_MIN = 64, /* at least so many rows */
     BLOCK_ROWS_MAX = 1024
 };
 
@@ -24,15 +24,16 @@ struct side {
     struct model *model;
     struct region hidden; /* [tokens of the corpus, model_row()], elements */
     struct head *head;
-    void *x;       /* [block, H], elements */
-    float *logits; /* [block, vocab] */
+    void *x;     /* [block, H], elements */
+    float *rows; /* [block, row_width()]: what is compared */
 };
 
 struct eval {
     struct side side[SIDES];
     size_t row_bytes; /* of one token's hidden state */
     const char *tmp;
-    bool by_layer;
+    enum dtype dtype;
+    bool by_layer, headless;
 };
 
 /* ---- checking that both are of one model ---- */
@@ -88,6 +89,7 @@ int eval_open(struct eval **out, const struct eval_params *p, struct err *e)
     }
     v->tmp = p->tmp;
     v->by_layer = p->by_layer;
+    v->dtype = p->dtype;
     v->side[ORIGINAL].dir = p->original;
     v->side[OTHER].dir = p->other;
     for (int i = 0; i < SIDES; i++) {
@@ -96,6 +98,7 @@ int eval_open(struct eval **out, const struct eval_params *p, struct err *e)
             eval_close(v);
             return e->code;
         }
+        v->headless |= model_headless(v->side[i].model);
     }
     if (same_model(v, e) < 0) {
         eval_close(v);
@@ -105,6 +108,11 @@ int eval_open(struct eval **out, const struct eval_params *p, struct err *e)
                    (p->dtype == DT_BF16 ? sizeof(uint16_t) : sizeof(float));
     *out = v;
     return 0;
+}
+
+bool eval_headless(const struct eval *v)
+{
+    return v->headless;
 }
 
 int64_t eval_vocab(const struct eval *v)
@@ -120,6 +128,11 @@ int64_t eval_layers(const struct eval *v)
 int64_t eval_variants(const struct eval *v)
 {
     return v->by_layer ? eval_layers(v) : 1;
+}
+
+size_t eval_compared(const struct eval *v, const struct corpus *c)
+{
+    return v->headless ? c->start[c->count] : c->positions;
 }
 
 uint64_t eval_passes(const struct eval *v)
@@ -348,14 +361,22 @@ static int run_by_layer(struct eval *v, const struct corpus *c,
     return rc;
 }
 
-/* ---- logits and scores, block by block ---- */
+/* ---- what is compared, block by block: logits, or normed states ---- */
+
+/* Numbers of one token that are compared. */
+static size_t row_width(const struct eval *v)
+{
+    return (size_t)(v->headless ?
+                        model_config(v->side[ORIGINAL].model)->hidden_size :
+                        eval_vocab(v));
+}
 
 struct block {
-    const float *logits[SIDES];
-    size_t vocab;
-    struct score *score;      /* out: [number of rows scored] */
-    const size_t *row;        /* the rows of the block that are scored */
-    const uint32_t *position; /* [number of rows scored], in their sequence */
+    const float *rows[SIDES]; /* [rows of the block, width] */
+    size_t width;
+    struct comparison out;    /* [number of rows compared] */
+    const size_t *row;        /* the rows of the block that are compared */
+    const uint32_t *position; /* [number of rows compared], in their sequence */
     const int32_t *next;      /* next[r]: the token that row r predicts */
 };
 
@@ -364,109 +385,137 @@ static void score_rows(void *ctx, size_t begin, size_t end)
     const struct block *b = ctx;
 
     for (size_t i = begin; i < end; i++) {
-        size_t at = b->row[i] * b->vocab;
+        size_t at = b->row[i] * b->width;
+        struct score *s = &b->out.scores[i];
 
-        if (!score_row(b->logits[ORIGINAL] + at, b->logits[OTHER] + at,
-                       b->vocab, (size_t)b->next[b->row[i]], &b->score[i]))
-            b->score[i].kl = NAN;
-        b->score[i].position = b->position[i];
+        if (!score_row(b->rows[ORIGINAL] + at, b->rows[OTHER] + at, b->width,
+                       (size_t)b->next[b->row[i]], s))
+            s->kl = NAN;
+        s->position = b->position[i];
+    }
+}
+
+static void compare_states(void *ctx, size_t begin, size_t end)
+{
+    const struct block *b = ctx;
+
+    for (size_t i = begin; i < end; i++) {
+        size_t at = b->row[i] * b->width;
+        struct similarity *s = &b->out.states[i];
+
+        if (!similarity_row(b->rows[ORIGINAL] + at, b->rows[OTHER] + at,
+                            b->width, s))
+            s->cosine = NAN;
     }
 }
 
 static int not_finite(const struct eval *v, const struct corpus *c,
-                      size_t token, const float *original, size_t vocab,
-                      struct err *e)
+                      size_t token, const float *original, struct err *e)
 {
     size_t s = 0;
     int side = OTHER;
 
-    for (size_t i = 0; i < vocab; i++)
+    for (size_t i = 0; i < row_width(v); i++)
         if (!isfinite(original[i]))
             side = ORIGINAL;
     while (c->start[s + 1] <= token)
         s++;
     return err_set(e, E_DATA,
-                   "'%s': logits of sequence %zu, position %zu are not finite",
-                   v->side[side].dir, s, token - c->start[s]);
+                   "'%s': %s of sequence %zu, position %zu are not finite",
+                   v->side[side].dir, v->headless ? "hidden states" : "logits",
+                   s, token - c->start[s]);
 }
 
-/* Compute the logits of n rows, from `row` on, of side s, in the memory of side
- * `to`. */
-static int block_logits(struct eval *v, int s, size_t row, size_t n, int to,
-                        struct err *e)
+/* Put n rows of side s, from `row` on, through the final norm, and into the
+ * memory of side `to`: as they are, or as logits.  Each row comes here once, so
+ * normed ones may take its place on their way from a device. */
+static int block_rows(struct eval *v, int s, size_t row, size_t n, int to,
+                      struct err *e)
 {
     struct side *from = &v->side[s];
-    int64_t vocab = eval_vocab(v);
-    void *x = v->side[to].x;
-    const void *rows = hidden(v, from, row);
+    void *x = v->side[to].x, *there = hidden(v, from, row);
+    bool device = model_on_device(from->model);
+    int64_t width = (int64_t)row_width(v);
+    size_t elements = n * (size_t)width;
 
-    if (model_on_device(from->model)) {
-        if (model_put(from->model, x, rows, n * v->row_bytes, e) < 0)
-            return e->code;
-        rows = x;
-    }
-    if (head_norm(from->head, rows, (int64_t)n, x, e) < 0)
+    if (device && model_put(from->model, x, there, n * v->row_bytes, e) < 0)
         return e->code;
-    return head_logits(from->head, x, (int64_t)n, 0, vocab, v->side[to].logits,
-                       vocab, e);
+    if (head_norm(from->head, device ? x : there, (int64_t)n, x, e) < 0)
+        return e->code;
+    if (!v->headless)
+        return head_logits(from->head, x, (int64_t)n, 0, width,
+                           v->side[to].rows, width, e);
+    if (device && model_get(from->model, there, x,
+                            elements * dtype_bits(v->dtype) / 8, e) < 0)
+        return e->code;
+    return to_f32(v->side[to].rows, device ? there : x, v->dtype, elements) ?
+               0 :
+               err_set(e, E_BUG, "hidden states are no floats");
 }
 
-/* Score a block's rows of one variant: the other model, or by_layer copy
+/* Compare a block's rows of one variant: the other model, or by_layer copy
  * variant + 1. */
-static int score_variant(struct eval *v, const struct corpus *c, size_t first,
-                         size_t n, int64_t variant, const struct block *b,
-                         size_t rows, struct err *e)
+static int compare_variant(struct eval *v, const struct corpus *c, size_t first,
+                           size_t n, int64_t variant, const struct block *b,
+                           size_t rows, struct err *e)
 {
     size_t total = c->start[c->count];
+    size_t skip = (size_t)variant * eval_compared(v, c);
     struct block one = *b;
-    int rc = v->by_layer ? block_logits(v, ORIGINAL,
-                                        ((size_t)variant + 1) * total + first,
-                                        n, OTHER, e) :
-                           block_logits(v, OTHER, first, n, OTHER, e);
+    int rc = v->by_layer ?
+                 block_rows(v, ORIGINAL, ((size_t)variant + 1) * total + first,
+                            n, OTHER, e) :
+                 block_rows(v, OTHER, first, n, OTHER, e);
 
     if (rc < 0)
         return rc;
-    one.score += (size_t)variant * c->positions;
-    threads_for(rows, 8, score_rows, &one);
+    if (v->headless)
+        one.out.states += skip;
+    else
+        one.out.scores += skip;
+    threads_for(rows, 8, v->headless ? compare_states : score_rows, &one);
     for (size_t i = 0; i < rows; i++)
-        if (isnan(one.score[i].kl))
+        if (isnan(v->headless ? one.out.states[i].cosine :
+                                one.out.scores[i].kl))
             return not_finite(v, c, first + b->row[i],
-                              b->logits[ORIGINAL] + b->row[i] * b->vocab,
-                              b->vocab, e);
+                              b->rows[ORIGINAL] + b->row[i] * b->width, e);
     return 0;
 }
 
-/* Score tokens first..first+n-1 except the last of each sequence.  *sequence:
- * the one of token `first`, updated; *scores: where the results go,
- * advanced. */
-static int score_block(struct eval *v, const struct corpus *c, size_t first,
-                       size_t n, size_t *sequence, struct score **scores,
-                       struct err *e)
+/* Compare tokens first..first+n-1; predictions except those of the last of each
+ * sequence.  *sequence: the one of token `first`, updated; *out: where the
+ * results go, advanced. */
+static int compare_block(struct eval *v, const struct corpus *c, size_t first,
+                         size_t n, size_t *sequence, struct comparison *out,
+                         struct err *e)
 {
     size_t row[BLOCK_ROWS_MAX], rows = 0;
     uint32_t position[BLOCK_ROWS_MAX];
-    struct block b = { .logits = { v->side[ORIGINAL].logits,
-                                   v->side[OTHER].logits },
-                       .vocab = (size_t)eval_vocab(v),
-                       .score = *scores,
+    struct block b = { .rows = { v->side[ORIGINAL].rows, v->side[OTHER].rows },
+                       .width = row_width(v),
+                       .out = *out,
                        .row = row,
                        .position = position,
                        .next = c->ids + first + 1 };
 
     for (size_t i = 0; i < n; i++) {
-        if (first + i + 1 < c->start[*sequence + 1]) {
+        bool last = first + i + 1 == c->start[*sequence + 1];
+
+        if (!last || v->headless) {
             position[rows] = (uint32_t)(first + i - c->start[*sequence]);
             row[rows++] = i;
-        } else {
-            ++*sequence;
         }
+        *sequence += last;
     }
-    if (block_logits(v, ORIGINAL, first, n, ORIGINAL, e) < 0)
+    if (block_rows(v, ORIGINAL, first, n, ORIGINAL, e) < 0)
         return e->code;
     for (int64_t i = 0; i < eval_variants(v); i++)
-        if (score_variant(v, c, first, n, i, &b, rows, e) < 0)
+        if (compare_variant(v, c, first, n, i, &b, rows, e) < 0)
             return e->code;
-    *scores += rows;
+    if (v->headless)
+        out->states += rows;
+    else
+        out->scores += rows;
     return 0;
 }
 
@@ -474,26 +523,29 @@ static int open_heads(struct eval *v, size_t block, struct err *e)
 {
     for (int i = 0; i < SIDES; i++) {
         struct side *s = &v->side[i];
+        bool wanted = i == ORIGINAL || !v->by_layer;
 
-        if ((i == ORIGINAL || !v->by_layer) &&
-            model_load_head(s->model, &s->head, e) < 0)
+        if (wanted &&
+            (v->headless ? model_load_final_norm(s->model, &s->head, e) :
+                           model_load_head(s->model, &s->head, e)) < 0)
             return e->code;
         if (model_alloc(s->model, &s->x, block * v->row_bytes, false, NULL, e) <
             0)
             return e->code;
-        s->logits = mem_alloc(block * (size_t)eval_vocab(v) * sizeof(float),
-                              "logits", e);
-        if (!s->logits)
+        s->rows = mem_alloc(block * row_width(v) * sizeof(float),
+                            v->headless ? "hidden states" : "logits", e);
+        if (!s->rows)
             return e->code;
     }
     return 0;
 }
 
-int eval_run(struct eval *v, const struct corpus *c, struct score *scores,
-             struct progress *p, struct err *e)
+int eval_run(struct eval *v, const struct corpus *c,
+             const struct comparison *out, struct progress *p, struct err *e)
 {
     size_t total = c->start[c->count], n, sequence = 0;
-    size_t block = LOGITS_MAX / (size_t)eval_vocab(v);
+    size_t block = BLOCK_MAX / row_width(v);
+    struct comparison to = *out;
 
     block = block < BLOCK_ROWS_MIN ? BLOCK_ROWS_MIN : block;
     block = block > BLOCK_ROWS_MAX ? BLOCK_ROWS_MAX : block;
@@ -511,7 +563,7 @@ int eval_run(struct eval *v, const struct corpus *c, struct score *scores,
         return e->code;
     for (size_t t = 0; t < total; t += n) {
         n = total - t < block ? total - t : block;
-        if (score_block(v, c, t, n, &sequence, &scores, e) < 0)
+        if (compare_block(v, c, t, n, &sequence, &to, e) < 0)
             return e->code;
     }
     return 0;
@@ -534,7 +586,7 @@ void eval_close(struct eval *v)
             model_free(s->model, s->x);
         model_close(s->model);
         region_release(&s->hidden);
-        free(s->logits);
+        free(s->rows);
     }
     free(v);
 }

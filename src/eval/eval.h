@@ -1,6 +1,7 @@
 /* eval.h - runs two checkpoints of one model, the original and another
  * (quantized or pruned), over the same tokens, and compares their predictions
- * (score.h). */
+ * (score.h) or, where one of them has no output head, their last hidden states
+ * (similarity.h). */
 #ifndef FORGE_EVAL_H
 #define FORGE_EVAL_H
 
@@ -8,6 +9,7 @@
 #include "common/math/dtype.h"
 #include "eval/corpus.h"
 #include "eval/score.h"
+#include "eval/similarity.h"
 #include "model/remap.h"
 
 struct eval_params {
@@ -21,10 +23,18 @@ struct eval_params {
 
 struct eval;
 
+/* [variant][eval_compared()] each; the other is NULL. */
+struct comparison {
+    struct score *scores;
+    struct similarity *states;
+};
+
 /* Open both checkpoints.  E_CONFIG: a size differs between them (the message
  * names it); errors of model_open(). */
 MUST_CHECK int eval_open(struct eval **v, const struct eval_params *p,
                          struct err *e);
+/* Whether one of them has no output head: states are compared. */
+bool eval_headless(const struct eval *v);
 /* Vocabulary size and number of layers of both. */
 int64_t eval_vocab(const struct eval *v);
 int64_t eval_layers(const struct eval *v);
@@ -32,16 +42,20 @@ int64_t eval_layers(const struct eval *v);
  * number of layers (the last of these models is the other with the original's
  * final norm and head). */
 int64_t eval_variants(const struct eval *v);
+/* Number of tokens at which models are compared: c->positions, or, where states
+ * are compared, all. */
+size_t eval_compared(const struct eval *v, const struct corpus *c);
 /* Number of layers that eval_run() runs over all sequences, for progress. */
 uint64_t eval_passes(const struct eval *v);
 /* Run both over the corpus, layer by layer.  Memory holds the hidden states of
  * all sequences (if large, in temporary files; with by_layer the states of
- * layers + 1 copies of the corpus), one layer of one model, and the logits of
- * one block of positions.  scores[variant][c->positions], out.  Steps p once
- * per layer and sequence of each model.  E_DATA: a logit is not finite (the
- * message names the place); errors of the model. */
+ * layers + 1 copies of the corpus), one layer of one model, and the logits or
+ * normed states of one block of tokens.  out: predictions or states, as
+ * eval_headless() says.  Steps p once per layer and sequence of each model.
+ * E_DATA: a logit or state is not finite (the message names the place); errors
+ * of the model. */
 MUST_CHECK int eval_run(struct eval *v, const struct corpus *c,
-                        struct score *scores, struct progress *p,
+                        const struct comparison *out, struct progress *p,
                         struct err *e);
 /* Statistics of how the other model's choices of pruned experts were remapped,
  * over all layers (model_remapped()); NULL: no experts are pruned by a map. */

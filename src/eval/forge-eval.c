@@ -1,7 +1,8 @@
 /* forge-eval - compare a checkpoint's predictions with the original's.
  *
  * Reads tokens; prints the perplexity of both, KL divergence and top-1
- * agreement, as a table or as one JSON object.  See forge-eval(1). */
+ * agreement, or without an output head how near hidden states are, as a table or
+ * as one JSON object.  See forge-eval(1). */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,8 +70,8 @@ static void parse(struct settings *s, int argc, char **argv)
 }
 
 /* Read the tokens, and what is known of their text. */
-static int read_tokens(struct corpus *c, struct settings *s, int64_t vocab,
-                       struct err *e)
+static int read_tokens(struct corpus *c, struct settings *s,
+                       const struct eval *v, struct err *e)
 {
     const struct stream_expect expect = { .key = s->tool.expect_key };
     struct stream_reader *in;
@@ -78,7 +79,7 @@ static int read_tokens(struct corpus *c, struct settings *s, int64_t vocab,
 
     if (stream_open(&in, s->tokens, &expect, e) < 0)
         return e->code;
-    rc = corpus_read(c, in, vocab, e);
+    rc = corpus_read(c, in, eval_vocab(v), !eval_headless(v), e);
     if (!rc)
         rc = text_note_head(&s->text, stream_head(in), e);
     if (!rc) {
@@ -107,32 +108,53 @@ static void finish(struct progress *p, size_t sequences,
     progress_finish(p, text);
 }
 
+/* Room for the results at each token and, of predictions, for scratch memory
+ * kl[c->positions].  free() them after an error, too. */
+static int make_room(struct comparison *out, double **kl, const struct eval *v,
+                     const struct corpus *c, struct err *e)
+{
+    size_t n = (size_t)eval_variants(v), each = eval_compared(v, c);
+
+    if (eval_headless(v)) {
+        out->states = mem_zero(n, each * sizeof(*out->states), "scores", e);
+        return out->states ? 0 : e->code;
+    }
+    out->scores = mem_zero(n, each * sizeof(*out->scores), "scores", e);
+    if (out->scores)
+        *kl = mem_zero(each, sizeof(**kl), "scores", e);
+    return *kl ? 0 : e->code;
+}
+
 /* Run the comparison; report[variant]: the result of each model. */
 static int compare(struct eval *v, const struct corpus *c,
                    const struct settings *s, struct report *report,
                    struct err *e)
 {
-    size_t n = (size_t)eval_variants(v), total = 0;
-    bool many = size_mul(n, c->positions, &total);
-    struct score *scores =
-        mem_zero(many ? SIZE_MAX : total, sizeof(*scores), "scores", e);
-    double *kl = mem_zero(c->positions, sizeof(*kl), "scores", e);
-    int rc = scores && kl ? 0 : e->code;
+    size_t n = (size_t)eval_variants(v), each = eval_compared(v, c);
+    struct comparison out = { NULL, NULL };
     struct progress p;
+    double *kl = NULL;
+    int rc = make_room(&out, &kl, v, c, e);
 
     if (!rc) {
         /* a pass: one sequence through one layer */
         progress_start(&p, s->tool.progress, "passes",
                        eval_passes(v) * c->count);
-        rc = eval_run(v, c, scores, &p, e);
+        rc = eval_run(v, c, &out, &p, e);
     }
-    for (size_t i = 0; !rc && i < n; i++)
-        report[i] = (struct report){ &s->subject, s->by_layer ? (int64_t)i : -1,
-                                     score_summarize(scores + i * c->positions,
-                                                     c->positions, kl) };
+    for (size_t i = 0; !rc && i < n; i++) {
+        report[i].of = &s->subject;
+        report[i].layer = s->by_layer ? (int64_t)i : -1;
+        if (out.states)
+            report[i].s =
+                similarity_summarize(out.states + i * each, c->start, c->count);
+        else
+            report[i].r = score_summarize(out.scores + i * each, each, kl);
+    }
     if (!rc)
         finish(&p, c->count, eval_remapped(v));
-    free(scores);
+    free(out.scores);
+    free(out.states);
     free(kl);
     return rc;
 }
@@ -169,6 +191,17 @@ static int write_report(const struct settings *s, const struct report *report,
     return rc;
 }
 
+/* Refuse what needs predictions, before any work. */
+static int check_head(struct settings *s, const struct eval *v, struct err *e)
+{
+    s->subject.states = eval_headless(v);
+    return s->subject.states && s->max_ppl_ratio > 0 ?
+               err_set(e, E_USAGE,
+                       "--max-ppl-ratio: the model has no output head, so no "
+                       "predictions to compare") :
+               0;
+}
+
 static bool too_far(const struct settings *s, const struct score_result *r)
 {
     double ratio = r->all.ppl / r->all.ppl_original;
@@ -199,7 +232,8 @@ int main(int argc, char **argv)
         .by_layer = s.by_layer,
     };
     if (device_open(&s.device, &forward_plugin, &e) < 0 ||
-        eval_open(&v, &p, &e) < 0 || read_tokens(&c, &s, eval_vocab(v), &e) < 0)
+        eval_open(&v, &p, &e) < 0 || check_head(&s, v, &e) < 0 ||
+        read_tokens(&c, &s, v, &e) < 0)
         die_err(&e);
     n = (size_t)eval_variants(v);
     report = mem_zero(n, sizeof(*report), "report", &e);

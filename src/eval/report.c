@@ -31,7 +31,19 @@ static void put_subject(struct json_writer *w, const struct report *p)
     jw_known_text(w, "text_sha256", p->of->sha256);
     jw_known_count(w, "seqlen", (int64_t)p->of->seqlen);
     jw_known_count(w, "sequences", (int64_t)p->of->sequences);
-    jw_known_count(w, "tokens", (int64_t)p->r.all.positions);
+    jw_known_count(w, "tokens",
+                   (int64_t)(p->of->states ? p->s.tokens : p->r.all.positions));
+}
+
+static void put_states(struct json_writer *w, const struct similarity_result *s)
+{
+    member(w, "cosine_mean", s->cosine_mean);
+    member(w, "cosine_sem", s->cosine_sem);
+    member(w, "cosine_min", s->cosine_min);
+    member(w, "cosine_last", s->cosine_last);
+    member(w, "cosine_last_sem", s->cosine_last_sem);
+    member(w, "error_rms", s->error_rms);
+    member(w, "error_sem", s->error_sem);
 }
 
 static void put_means(struct json_writer *w, const struct score_means *m)
@@ -72,6 +84,17 @@ static void put_bins(struct json_writer *w, const struct score_result *r)
     jw_end(w, ']');
 }
 
+static void put_predictions(struct json_writer *w, const struct score_result *r)
+{
+    put_means(w, &r->all);
+    member(w, "kl_median", r->kl_median);
+    member(w, "kl_p99", r->kl_p99);
+    member(w, "kl_max", r->kl_max);
+    member(w, "top1", r->top1);
+    put_histogram(w, r->kl_count);
+    put_bins(w, r);
+}
+
 int report_json(FILE *out, const struct report *p, struct err *e)
 {
     struct json_writer w;
@@ -79,13 +102,10 @@ int report_json(FILE *out, const struct report *p, struct err *e)
     jw_init(&w, 0);
     jw_begin(&w, '{');
     put_subject(&w, p);
-    put_means(&w, &p->r.all);
-    member(&w, "kl_median", p->r.kl_median);
-    member(&w, "kl_p99", p->r.kl_p99);
-    member(&w, "kl_max", p->r.kl_max);
-    member(&w, "top1", p->r.top1);
-    put_histogram(&w, p->r.kl_count);
-    put_bins(&w, &p->r);
+    if (p->of->states)
+        put_states(&w, &p->s);
+    else
+        put_predictions(&w, &p->r);
     jw_end(&w, '}');
     if (w.failed) {
         free(w.text);
@@ -116,12 +136,25 @@ static void bin_rows(FILE *out, const struct report *p)
     }
 }
 
-int report_table(FILE *out, const struct report *p, struct err *e)
+static void states_table(FILE *out, const struct report *p)
+{
+    const struct similarity_result *s = &p->s;
+
+    fprintf(out, "tokens compared      %" PRIu64 " in %zu sequences\n",
+            s->tokens, p->of->sequences);
+    fprintf(out, "cosine mean          %.6f +- %.6f\n", s->cosine_mean,
+            s->cosine_sem);
+    fprintf(out, "cosine min           %.6f\n", s->cosine_min);
+    fprintf(out, "cosine last token    %.6f +- %.6f\n", s->cosine_last,
+            s->cosine_last_sem);
+    fprintf(out, "relative error RMS   %.6f +- %.6f\n", s->error_rms,
+            s->error_sem);
+}
+
+static void predictions_table(FILE *out, const struct report *p)
 {
     const struct score_result *r = &p->r;
 
-    fprintf(out, "original             %s\n", p->of->original);
-    fprintf(out, "other                %s\n", p->of->other);
     fprintf(out, "tokens scored        %" PRIu64 " in %zu sequences\n",
             r->all.positions, p->of->sequences);
     fprintf(out, "perplexity original  %.4f\n", r->all.ppl_original);
@@ -133,13 +166,33 @@ int report_table(FILE *out, const struct report *p, struct err *e)
     fprintf(out, "KL max               %.6f\n", r->kl_max);
     fprintf(out, "top-1 agreement      %.2f %%\n", 100 * r->top1);
     bin_rows(out, p);
+}
+
+int report_table(FILE *out, const struct report *p, struct err *e)
+{
+    fprintf(out, "original             %s\n", p->of->original);
+    fprintf(out, "other                %s\n", p->of->other);
+    if (p->of->states)
+        states_table(out, p);
+    else
+        predictions_table(out, p);
     return written(out, e);
 }
 
-int report_rows(FILE *out, const struct report *p, size_t n, struct err *e)
+static void states_rows(FILE *out, const struct report *p, size_t n)
 {
-    fprintf(out, "original             %s\n", p->of->original);
-    fprintf(out, "layers replaced by   %s\n", p->of->other);
+    fprintf(out, "tokens compared      %" PRIu64 " in %zu sequences\n",
+            p->s.tokens, p->of->sequences);
+    fprintf(out, "\nup to layer  cosine mean        min  last token  "
+                 "error RMS\n");
+    for (size_t i = 0; i < n; i++)
+        fprintf(out, "%11" PRId64 "  %11.6f  %9.6f  %10.6f  %9.6f\n",
+                p[i].layer, p[i].s.cosine_mean, p[i].s.cosine_min,
+                p[i].s.cosine_last, p[i].s.error_rms);
+}
+
+static void predictions_rows(FILE *out, const struct report *p, size_t n)
+{
     fprintf(out, "tokens scored        %" PRIu64 " in %zu sequences\n",
             p->r.all.positions, p->of->sequences);
     fprintf(out, "perplexity original  %.4f\n", p->r.all.ppl_original);
@@ -148,5 +201,15 @@ int report_rows(FILE *out, const struct report *p, size_t n, struct err *e)
         fprintf(out, "%11" PRId64 "  %10.4f  %.6f  %10.6f  %5.2f %%\n",
                 p[i].layer, p[i].r.all.ppl, p[i].r.all.kl_mean, p[i].r.kl_p99,
                 100 * p[i].r.top1);
+}
+
+int report_rows(FILE *out, const struct report *p, size_t n, struct err *e)
+{
+    fprintf(out, "original             %s\n", p->of->original);
+    fprintf(out, "layers replaced by   %s\n", p->of->other);
+    if (p->of->states)
+        states_rows(out, p, n);
+    else
+        predictions_rows(out, p, n);
     return written(out, e);
 }

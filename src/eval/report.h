@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "eval/score.h"
+#include "eval/similarity.h"
 
 /* What was evaluated on what. */
 struct report_subject {
@@ -14,17 +15,19 @@ struct report_subject {
     const char *sha256; /* of the text; "": not known */
     size_t sequences;
     size_t seqlen; /* tokens of the longest sequence */
+    bool states;   /* hidden states were compared, not predictions */
 };
 
 struct report {
     const struct report_subject *of;
     int64_t layer; /* --by-layer: the other's last layer; -1: the whole model */
     struct score_result r;
+    struct similarity_result s; /* instead of r, if of->states */
 };
 
 /* One JSON object on a line; E_TEMP, E_IO. */
 MUST_CHECK int report_json(FILE *out, const struct report *p, struct err *e);
-/* A table of two columns, names and values; E_IO. */
+/* A table of names and values; E_IO. */
 MUST_CHECK int report_table(FILE *out, const struct report *p, struct err *e);
 /* A table of p[n] with --by-layer, one row per layer; E_IO. */
 MUST_CHECK int report_rows(FILE *out, const struct report *p, size_t n,

@@ -15,7 +15,8 @@
 
 enum { RESULT_MAX = 1 << 14 };
 
-static int look_model(const char *dir, struct err *e)
+/* *headless: set if it has no output head, and none tied to the embedding. */
+static int look_model(const char *dir, bool *headless, struct err *e)
 {
     struct model_config config;
     struct checkpoint *c = NULL;
@@ -24,16 +25,26 @@ static int look_model(const char *dir, struct err *e)
     if (rc)
         return rc;
     rc = checkpoint_open(&c, dir, e);
+    if (!rc && checkpoint_headless(c) && !config.tied)
+        *headless = true;
     checkpoint_close(c);
     model_config_release(&config);
     return rc;
 }
 
-int look_models(const char *model, const char *other, struct err *e)
+int look_models(const char *model, const char *other, const char *option,
+                struct err *e)
 {
-    int rc = look_model(model, e);
+    bool headless = false;
 
-    return rc ? rc : look_model(other, e);
+    if (look_model(model, &headless, e) || look_model(other, &headless, e))
+        return e->code;
+    return headless && option ?
+               err_set(e, E_USAGE,
+                       "%s: the model has no output head, so no predictions to "
+                       "compare",
+                       option) :
+               0;
 }
 
 struct command *look_eval(struct reading *r, struct pipes *p, const char *model)
@@ -117,7 +128,8 @@ int command_eval(int argc, char **argv, struct err *e)
     if (only_text(&r.texts, &r.text, e) < 0 ||
         find_model(&model[0], place[0], e) < 0 ||
         find_model(&model[1], place[1], e) < 0 || check_text(r.text, e) < 0 ||
-        look_models(model[0], model[1], e) < 0 ||
+        look_models(model[0], model[1], ratio > 0 ? "--max-ppl-ratio" : NULL,
+                    e) < 0 ||
         (card && card_eval_check(model[1], e) < 0))
         return e->code;
     if (card && !strcmp(r.text, "-"))

@@ -18,8 +18,11 @@ struct reading {
 };
 
 /* Open both checkpoints before a pipe in which forge-tokens and forge-eval would each
- * print what is wrong with one.  Errors of model_config_read() and checkpoint_open(). */
-MUST_CHECK int look_models(const char *model, const char *other, struct err *e);
+ * print what is wrong with one.  option: the name of one that wants predictions, or NULL.
+ * E_USAGE: it is given, and a model has no output head; errors of model_config_read() and
+ * checkpoint_open(). */
+MUST_CHECK int look_models(const char *model, const char *other,
+                           const char *option, struct err *e);
 /* Add forge-tokens, on r->text, and forge-eval to the pipe; returns the latter,
  * which lacks its operands. */
 struct command *look_eval(struct reading *r, struct pipes *p,

@@ -133,7 +133,7 @@ static int evaluate(struct reading *r, const char *model, const char *other,
     struct pipes p;
     int rc;
 
-    if (look_models(model, other, e) < 0)
+    if (look_models(model, other, "--text", e) < 0)
         return e->code;
     pipes_init(&p);
     c = look_eval(r, &p, model);

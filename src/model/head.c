@@ -254,20 +254,30 @@ const char *model_head_module(const struct model *m, struct err *e)
     return NULL;
 }
 
-static int load_head(struct head *h, struct err *e)
+bool model_headless(const struct model *m)
+{
+    return checkpoint_headless(m->ck) && !m->config.tied;
+}
+
+static int load_norm(struct head *h, struct err *e)
 {
     struct model *m = h->m;
-    const char *module = model_head_module(m, e);
 
-    if (!module)
-        return e->code;
     if (model_norm_vector(m, "model.norm.weight", m->config.hidden_size,
                           &h->norm, e) < 0)
         return e->code;
     if (model_place(m, (void **)&h->norm,
                     (size_t)m->config.hidden_size * sizeof(*h->norm), e) < 0)
         return e->code;
-    if (m->config.family->altup && altup_exit_load(m, &h->streams, e) < 0)
+    return m->config.family->altup ? altup_exit_load(m, &h->streams, e) : 0;
+}
+
+static int load_logits(struct head *h, struct err *e)
+{
+    struct model *m = h->m;
+    const char *module = model_head_module(m, e);
+
+    if (!module)
         return e->code;
     h->lm.of.rows = m->config.vocab_size;
     h->lm.of.cols = m->config.hidden_size;
@@ -276,19 +286,29 @@ static int load_head(struct head *h, struct err *e)
     return loaded_place(m, &h->lm, e);
 }
 
-int model_load_head(struct model *m, struct head **out, struct err *e)
+static int load(struct model *m, bool logits, struct head **out, struct err *e)
 {
     struct head *h = mem_zero(1, sizeof(*h), "head", e);
 
     if (!h)
         return e->code;
     h->m = m;
-    if (load_head(h, e) < 0) {
+    if (load_norm(h, e) < 0 || (logits && load_logits(h, e) < 0)) {
         head_release(h);
         return e->code;
     }
     *out = h;
     return 0;
+}
+
+int model_load_head(struct model *m, struct head **h, struct err *e)
+{
+    return load(m, true, h, e);
+}
+
+int model_load_final_norm(struct model *m, struct head **h, struct err *e)
+{
+    return load(m, false, h, e);
 }
 
 void head_release(struct head *h)

@@ -39,7 +39,7 @@ static int look_at_head(struct model *m, bool wanted, struct err *e)
 {
     struct head *h;
 
-    if (checkpoint_headless(m->ck) && !m->config.tied)
+    if (model_headless(m))
         return wanted ? err_set(e, E_CONFIG,
                                 "the model has no output head, so no gradients "
                                 "of what it predicts: take --effort fast") :

@@ -81,6 +81,9 @@ void model_close(struct model *m); /* NULL is allowed */
  * as model_open(). */
 MUST_CHECK int model_look(const char *dir, int64_t length, bool head,
                           struct err *e);
+/* Whether it has no output head (checkpoint_headless()), and none tied to the
+ * embedding: no logits. */
+bool model_headless(const struct model *m);
 /* Before anything is loaded: kv_b_proj is one of the linears
  * (model_config.kv_b), if the model has one. */
 void model_list_kv_b(struct model *m);
@@ -306,6 +309,9 @@ struct head;
 /* Load the final norm and lm_head, or the embedding if they are tied.  Errors
  * as model_load_layer(). */
 MUST_CHECK int model_load_head(struct model *m, struct head **h, struct err *e);
+/* Load the final norm alone: for head_norm(), and for a model without a head. */
+MUST_CHECK int model_load_final_norm(struct model *m, struct head **h,
+                                     struct err *e);
 void head_release(struct head *h); /* NULL is allowed */
 /* out[n, H] = final norm of x[n, model_row()]; elements.  out may be x. */
 MUST_CHECK int head_norm(const struct head *h, const void *x, int64_t n,

@@ -82,13 +82,11 @@ static double number(const struct json *result, const char *key)
     return x;
 }
 
-static void put_result(FILE *out, const struct json *r)
+static void put_predictions(FILE *out, const struct json *r)
 {
     double was = number(r, "ppl_original"), is = number(r, "ppl");
-    const char *text = "";
 
-    (void)!json_string(json_get(r, "text_sha256"), &text);
-    fprintf(out, "%s\n| | original | this |\n|---|---|---|\n", heading);
+    fprintf(out, "| | original | this |\n|---|---|---|\n");
     fprintf(out, "| perplexity | %.4f | %.4f (%+.2f %%) |\n", was, is,
             was > 0 ? 100 * (is / was - 1) : 0);
     fprintf(out, "| KL divergence, mean | | %.6f ± %.6f |\n",
@@ -96,6 +94,30 @@ static void put_result(FILE *out, const struct json *r)
     fprintf(out, "| KL divergence, 99 %% | | %.6f |\n", number(r, "kl_p99"));
     fprintf(out, "| the same most likely token | | %.2f %% |\n",
             100 * number(r, "top1"));
+}
+
+static void put_states(FILE *out, const struct json *r)
+{
+    fprintf(out, "| last hidden states, to the original's | |\n|---|---|\n");
+    fprintf(out, "| cosine, mean | %.6f ± %.6f |\n", number(r, "cosine_mean"),
+            number(r, "cosine_sem"));
+    fprintf(out, "| cosine, smallest | %.6f |\n", number(r, "cosine_min"));
+    fprintf(out, "| cosine, last tokens of sequences | %.6f ± %.6f |\n",
+            number(r, "cosine_last"), number(r, "cosine_last_sem"));
+    fprintf(out, "| relative error, RMS | %.6f ± %.6f |\n",
+            number(r, "error_rms"), number(r, "error_sem"));
+}
+
+static void put_result(FILE *out, const struct json *r)
+{
+    const char *text = "";
+
+    (void)!json_string(json_get(r, "text_sha256"), &text);
+    fprintf(out, "%s\n", heading);
+    if (json_get(r, "cosine_mean"))
+        put_states(out, r);
+    else
+        put_predictions(out, r);
     fprintf(out,
             "\nBy `forge eval` on %.0f tokens in %.0f sequences of the text "
             "with SHA-256 `%s`.\n\n",

@@ -10,7 +10,7 @@
 MUST_CHECK int card_eval_check(const char *dir, struct err *e);
 /* Write, or replace, the section "Evaluation" of dir's README.md, and update
  * the card's digest in SHA256SUMS.  result: the object of forge-eval --json, with
- * the text's SHA-256. */
+ * the text's SHA-256: of predictions, or of hidden states. */
 MUST_CHECK int card_eval(const char *dir, const struct json *result,
                          struct err *e);
 

@@ -37,7 +37,7 @@ struct figures_at {
     double ppl_original, ppl, kl_mean, kl_sem;
 };
 
-/* A line of forge-eval --json; its figures are in forge-eval(1). */
+/* A line of forge-eval --json, of predictions; its figures are in forge-eval(1). */
 struct figures {
     int64_t layer; /* of --by-layer; -1: the whole model */
     int64_t sequences, seqlen, tokens;
