@@ -189,6 +189,88 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024)' "$@"
     done
 }
 
+# bare MODEL DIR: the model stored without its head, as one for embeddings is.
+bare() { python3 "$ROOT/tests/reference/families.py" bare "$1" "$2" headless; }
+
+@test "without a head: against itself the cosine is exactly 1, the error exactly 0" {
+    bare "$M" a
+    for dtype in f32 bf16; do
+        run -0 --separate-stderr forge-eval -q --json --dtype $dtype a a "$T"
+        [ -z "$stderr" ]
+        [ "$(jq -r 'keys_unsorted | join(" ")' <<<"$output")" = "original other dtype text_sha256 seqlen sequences tokens \
+cosine_mean cosine_sem cosine_min cosine_last cosine_last_sem error_rms error_sem" ]
+        [ "$(jq -c '[.tokens, .sequences, .cosine_mean, .cosine_sem, .cosine_min, .cosine_last, .cosine_last_sem, .error_rms, .error_sem]' \
+            <<<"$output")" = "[120,3,1,0,1,1,0,0,0]" ]
+    done
+}
+
+@test "without a head: states are compared as NumPy does, layer by layer, too, on any number of threads" {
+    bare "$M" a
+    bare "$OTHER" b
+    forge-eval -q --json -j 1 a b "$T" >figures.json
+    python3 "$ROOT/tests/reference/eval.py" --states "$M" "$OTHER" "$T" figures.json
+    jq -e '.cosine_mean < 0.999 and .cosine_min < .cosine_mean and .error_rms > 0.01' figures.json
+    forge-eval -q --json -j 2 --report report a b <"$T" | cmp - figures.json
+    cmp report figures.json
+    forge-eval -q --json --by-layer a b "$T" >layers.json
+    python3 "$ROOT/tests/reference/eval.py" --states --by-layer "$M" "$OTHER" "$T" layers.json
+    forge-eval -q --json --dtype bf16 a b "$T" >half.json
+    jq -es '(.[0].error_rms / .[1].error_rms - 1) | fabs < 0.05' figures.json half.json
+}
+
+@test "without a head: tables" {
+    bare "$M" a
+    bare "$OTHER" b
+    run -0 --separate-stderr forge-eval -q a b "$T"
+    forge-eval -q --json a b "$T" >figures.json
+    # shellcheck disable=SC2046 # numbers
+    printf '%s      %d in %d sequences\n%s         %.6f +- %.6f\n%s          %.6f\n%s    %.6f +- %.6f\n%s   %.6f +- %.6f\n' \
+        'tokens compared' $(jq '.tokens, .sequences' figures.json) 'cosine mean ' $(jq '.cosine_mean, .cosine_sem' figures.json) \
+        'cosine min ' $(jq .cosine_min figures.json) 'cosine last token' $(jq '.cosine_last, .cosine_last_sem' figures.json) \
+        'relative error RMS' $(jq '.error_rms, .error_sem' figures.json) >want
+    tail -n +3 <<<"$output" | diff - want
+    run -0 --separate-stderr forge-eval -q --by-layer a b "$T"
+    [ "${lines[3]}" = "up to layer  cosine mean        min  last token  error RMS" ]
+    # shellcheck disable=SC2046
+    printf '%11d  %11.6f  %9.6f  %10.6f  %9.6f\n' \
+        $(forge-eval -q --json --by-layer a b "$T" | jq '.layer, .cosine_mean, .cosine_min, .cosine_last, .error_rms') >want
+    tail -n 4 <<<"$output" | diff - want
+}
+
+@test "without a head: one token has a state, nothing to predict is no error" {
+    bare "$M" a
+    printf '{"input_ids":[5]}\n' | forge-tokens -q "$M" --sequences 1 --seqlen 1 >one.fts
+    run -0 forge-eval -q --json a a one.fts
+    [ "$(jq -c '[.tokens, .cosine_last, .cosine_last_sem]' <<<"$output")" = "[1,1,0]" ]
+    mkstream tokens:0:I32:0:fill=0 -o none.fts
+    run -65 --separate-stderr forge-eval a a none.fts
+    [ "$stderr" = "forge-eval: no tokens in the input" ]
+}
+
+@test "without a head: what wants predictions is exit 64 before any token is read; a tied head is a head" {
+    bare "$M" a
+    run -64 --separate-stderr forge-eval --max-ppl-ratio 1.1 a a nowhere
+    [ "$stderr" = "forge-eval: --max-ppl-ratio: the model has no output head, so no predictions to compare" ]
+    # with a head in one of them alone, too
+    run -64 --separate-stderr forge-eval --max-ppl-ratio 1.1 "$M" a nowhere
+    forge-eval -q --json "$M" a "$T" | jq -e '.cosine_min == 1 and (has("ppl") | not)'
+    run -64 --separate-stderr forge eval a a --text "$ROOT/examples/eval.txt" --max-ppl-ratio 1.1
+    [ "$stderr" = "forge: --max-ppl-ratio: the model has no output head, so no predictions to compare" ]
+    jq '.tie_word_embeddings = true' a/config.json >config && mv config a/config.json
+    forge-eval -q --json --max-ppl-ratio 1.1 a a "$T" | jq -e '.kl_max == 0 and (has("cosine_mean") | not)'
+}
+
+@test "without a head: states that are not finite are exit 65, with their place" {
+    bare "$M" a
+    edit broken nan model.layers.3.mlp.down_proj.weight
+    bare broken b
+    run -65 --separate-stderr forge-eval a b "$T"
+    [ "$stderr" = "forge-eval: 'b': hidden states of sequence 0, position 0 are not finite" ]
+    run -65 --separate-stderr forge-eval b a "$T"
+    [ "$stderr" = "forge-eval: 'b': hidden states of sequence 0, position 0 are not finite" ]
+    [ -z "$output" ]
+}
+
 @test "a temporary directory that takes no file is exit 73, a full output 74" {
     run -73 --separate-stderr forge-eval --tmp /nonexistent "$M" "$M" "$T"
     [[ "$stderr" == "forge-eval: '/nonexistent': takes no temporary file: "* ]]

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Perplexity, KL divergence and top-1 agreement of two models' logits, in NumPy, from their definitions.
+"""Perplexity, KL divergence and top-1 agreement of two models' logits, or how near their states are, in NumPy, from their definitions.
 
 Without arguments: the rows of tests/unit/test_eval.c and their figures, as that file spells them.
 eval.py ORIGINAL OTHER TOKENS FIGURES: are the figures of forge-eval --json those of forward.py's logits?
 eval.py --by-layer ORIGINAL OTHER TOKENS FIGURES: the same of forge-eval --by-layer --json.
+eval.py --states [--by-layer] ORIGINAL OTHER TOKENS FIGURES: the same of forge-eval on these models without their heads.
 """
 import json
 import sys
@@ -78,13 +79,46 @@ def table():
         print("    { " + ", ".join("%.12e" % y if isinstance(y, float) else str(y) for y in x.values()) + " },")
 
 
-def models(original, other, tokens, last=None):
-    """The same of two checkpoints on a tokens stream; last: other's layers up to this one, original's behind it."""
+def pair(original, other, last):
+    """Configs and tensors of two checkpoints; last: other's layers up to this one, original's behind it."""
     import forward
     (c, a), (d, b) = forward.load(original), forward.load(other)
     if last is not None:
         behind = lambda name: int(name.split(".")[2]) > last if name.startswith("model.layers.") else "embed" not in name
         b = {k: a[k] if behind(k) else b[k] for k in b}
+    return c, a, d, b
+
+
+def mean_sem(x):
+    return x.mean(), x.std(ddof=1) / np.sqrt(len(x)) if len(x) > 1 else 0
+
+
+def states(original, other, tokens, last=None):
+    """Cosines and relative errors of the states [tokens, H] behind the final norm."""
+    import families
+    import forward
+    c, a, d, b = pair(original, other, last)
+    final = lambda c, t, ids: forward.rms(c, forward.run(c, t, ids)[0]["model.layers.%d" % c["num_hidden_layers"]],
+                                          families.norm_weight(c, t["model.norm.weight"]))
+    cosine, error, ends = [], [], []
+    for x in forward.read(tokens):
+        o, q = final(c, a, x.array()), final(d, b, x.array())
+        size = lambda y: np.linalg.norm(y, axis=1)
+        cosine.append((o * q).sum(1) / size(o) / size(q))
+        error.append(size(q - o) / size(o))
+        ends.append(cosine[-1][-1])
+    cosine, square, ends = np.concatenate(cosine), np.concatenate(error) ** 2, np.array(ends)
+    r = dict(zip(("cosine_mean", "cosine_sem", "cosine_last", "cosine_last_sem", "error_rms", "error_sem"),
+                 (*mean_sem(cosine), *mean_sem(ends), *mean_sem(square))), cosine_min=cosine.min(), tokens=len(cosine))
+    r["error_rms"] = np.sqrt(r["error_rms"])
+    r["error_sem"] /= 2 * r["error_rms"]  # d sqrt(x) = dx / (2 sqrt(x))
+    return r
+
+
+def models(original, other, tokens, last=None):
+    """The same of two checkpoints on a tokens stream; last: other's layers up to this one, original's behind it."""
+    import forward
+    c, a, d, b = pair(original, other, last)
     parts, position = [], []
     for x in forward.read(tokens):
         ids = x.array()
@@ -92,6 +126,13 @@ def models(original, other, tokens, last=None):
         position.append(np.arange(len(ids) - 1))
     parts = list(map(np.concatenate, zip(*parts)))
     return dict(summary(*parts), by_position=list(by_position(*parts[:3], np.concatenate(position))))
+
+
+def check_states(want, got, where=""):
+    assert set(got) == set(want) | {"original", "other", "dtype", "seqlen", "sequences", "text_sha256"} | set(got) & {"layer"}, set(got)
+    for k, x in want.items():
+        if not abs(got[k] - x) <= 2e-5 * abs(x):
+            sys.exit("%s%s is %.10g, want %.10g" % (where, k, got[k], x))
 
 
 def check(want, got, where=""):
@@ -112,12 +153,16 @@ def check(want, got, where=""):
 def main():
     if len(sys.argv) == 1:
         return table()
-    if sys.argv[1] != "--by-layer":
-        return check(models(*sys.argv[1:4]), json.load(open(sys.argv[4])))
-    lines = [json.loads(x) for x in open(sys.argv[5])]
+    words = sys.argv[1:]
+    find, compare = models, check
+    if words[0] == "--states":
+        find, compare, words = states, check_states, words[1:]
+    if words[0] != "--by-layer":
+        return compare(find(*words[:3]), json.load(open(words[3])))
+    lines = [json.loads(x) for x in open(words[4])]
     for i, got in enumerate(lines):
         assert got["layer"] == i
-        check(models(*sys.argv[2:5], i), got, "layer %d: " % i)
+        compare(find(*words[1:4], i), got, "layer %d: " % i)
 
 
 main()
