@@ -35,6 +35,7 @@ setup_file() {
     forge-shard -q --from mini finished x.fts
     forge-weights -q "$FORGE_TREE/examples/llama-4m" | forge-grid -q --group 32 --asymmetric |
         forge-solve -q | forge-pack -q | forge-shard -q --from "$FORGE_TREE/examples/llama-4m" blocks
+    python3 "$py/families.py" bare mini headless headless
     python3 "$py/report.py" make work 2 3
     python3 "$py/forward.py" make mixtral moe
     python3 "$py/forward.py" make deepseek_v3 latent
@@ -168,6 +169,8 @@ every="pread write fsync rename malloc"
     fail_silent=1
     each "pread malloc" forge-eval -q -j 1 --json mini other t.fts
     each "write" forge-eval -q -j 1 mini other t.fts
+    each "pread malloc" forge-eval -q -j 1 --json headless headless t.fts
+    each "write" forge-eval -q -j 1 headless headless t.fts
     fail_stdin=t.fts
     each "read" forge-eval -q -j 1 mini other
     each "pread malloc" forge-eval -q -j 1 --json mixture mixture t.fts

@@ -163,7 +163,20 @@ PYTHON
             gpu/forge-eval -q --json $option --device cuda original other t.fts >gpu.json
             diff cpu gpu.json
         done
-        rm -r original other
+        # the states behind the final norm, where there is no head
+        for model in original other; do
+            python3 "${PY%/*}/families.py" bare $model $model-bare headless
+            sed -i 's/"tie_word_embeddings": true/"tie_word_embeddings": false/' $model-bare/config.json
+        done
+        for option in '--dtype f32' '--dtype bf16' --by-layer; do
+            # shellcheck disable=SC2086
+            forge-eval -q --json $option original-bare other-bare t.fts >cpu
+            grep -q cosine_mean cpu
+            # shellcheck disable=SC2086
+            gpu/forge-eval -q --json $option --device cuda original-bare other-bare t.fts >gpu.json
+            diff cpu gpu.json
+        done
+        rm -r original* other*
     done
     run -75 --separate-stderr gpu/forge-eval -q --device cuda --gpu-memory 1K llama llama t.fts
     run -69 --separate-stderr env FAKE_CUDA_FAIL=30 gpu/forge-eval -q --device cuda llama llama t.fts

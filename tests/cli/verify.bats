@@ -295,6 +295,20 @@ PYTHON
     diff -r kept plain-model
 }
 
+@test "forge eval --card of a model without a head: its states, nothing of predictions" {
+    python3 "$BATS_TEST_DIRNAME/../reference/families.py" bare "$in/model" headless headless
+    forge-weights -q headless | forge-grid -q | forge-solve -q | forge-pack -q --layout gptq | forge-shard -q --from headless small
+    forge eval headless small --text "$BATS_TEST_DIRNAME/../../examples/eval.txt" --sequences 2 --seqlen 64 -q --card --json >said
+    forge-verify -q small
+    sed -n '/^## Evaluation/,/^## How/p' small/README.md >section
+    # shellcheck disable=SC2046 # seven numbers
+    printf '| cosine, mean | %.6f ± %.6f |\n| cosine, smallest | %.6f |\n| cosine, last tokens of sequences | %.6f ± %.6f |\n| relative error, RMS | %.6f ± %.6f |\n' \
+        $(jq '.cosine_mean, .cosine_sem, .cosine_min, .cosine_last, .cosine_last_sem, .error_rms, .error_sem' said) >want
+    grep '^| [cr]' section | diff - want
+    grep -q 'on 128 tokens in 2 sequences' section
+    run -1 grep -iE 'perplexity|KL|likely' section
+}
+
 @test "what a model was made of by pruning, or in another layout, is in the recipe" {
     python3 "$BATS_TEST_DIRNAME/../reference/moe.py" make deepseek_v3 plain mixture
     printf '{"input_ids": [1, 2, 3, 4, 7, 9]}\n' >ids.jsonl

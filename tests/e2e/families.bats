@@ -121,8 +121,19 @@ pruned() {
     run -78 --separate-stderr forge quantize headless not "${few[@]}" --effort best
     [ "$stderr" = "forge: the model has no output head, so no gradients of what it predicts: take --effort fast" ]
     [ ! -e not ]
-    run -65 --separate-stderr forge eval headless out-fast --text "$BATS_FILE_TMPDIR/t.npy" --sequences 4 --seqlen 64
-    [[ $stderr == *"'lm_head.weight' is missing"* ]]
+    small=(--text "$BATS_FILE_TMPDIR/t.npy" --sequences 4 --seqlen 64)
+    for out in out-fast rtn; do
+        forge eval --json -q headless $out "${small[@]}" >$out.json
+        jq -e '.tokens == 256 and .cosine_mean > 0.9 and .cosine_min < .cosine_mean and (has("ppl") | not)' $out.json
+    done
+    less "$(figure error_rms out-fast.json)" "$(figure error_rms rtn.json)"
+    run -64 --separate-stderr forge eval headless out-fast "${small[@]}" --max-ppl-ratio 2
+    [ "$stderr" = "forge: --max-ppl-ratio: the model has no output head, so no predictions to compare" ]
+    forge quantize headless run "${few[@]}" --effort fast --work work
+    run -64 --separate-stderr forge report work -o page.html "${small[@]}"
+    [ "$stderr" = "forge: --text: the model has no output head, so no predictions to compare" ]
+    [ ! -e page.html ]
+    forge report work -o page.html
 }
 
 @test "a multimodal checkpoint: the language model is quantized, the rest stays, names are those of the files" {
