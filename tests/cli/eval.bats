@@ -223,17 +223,18 @@ cosine_mean cosine_sem cosine_min cosine_last cosine_last_sem error_rms error_se
     bare "$OTHER" b
     run -0 --separate-stderr forge-eval -q a b "$T"
     forge-eval -q --json a b "$T" >figures.json
-    # shellcheck disable=SC2046 # numbers
-    printf '%s      %d in %d sequences\n%s         %.6f +- %.6f\n%s          %.6f\n%s    %.6f +- %.6f\n%s   %.6f +- %.6f\n' \
-        'tokens compared' $(jq '.tokens, .sequences' figures.json) 'cosine mean ' $(jq '.cosine_mean, .cosine_sem' figures.json) \
-        'cosine min ' $(jq .cosine_min figures.json) 'cosine last token' $(jq '.cosine_last, .cosine_last_sem' figures.json) \
-        'relative error RMS' $(jq '.error_rms, .error_sem' figures.json) >want
+    {
+        echo 'tokens compared      120 in 3 sequences'
+        jq '.cosine_mean, .cosine_sem' figures.json | xargs printf 'cosine mean          %.6f +- %.6f\n'
+        jq '.cosine_min' figures.json | xargs printf 'cosine min           %.6f\n'
+        jq '.cosine_last, .cosine_last_sem' figures.json | xargs printf 'cosine last token    %.6f +- %.6f\n'
+        jq '.error_rms, .error_sem' figures.json | xargs printf 'relative error RMS   %.6f +- %.6f\n'
+    } >want
     tail -n +3 <<<"$output" | diff - want
     run -0 --separate-stderr forge-eval -q --by-layer a b "$T"
     [ "${lines[3]}" = "up to layer  cosine mean        min  last token  error RMS" ]
-    # shellcheck disable=SC2046
-    printf '%11d  %11.6f  %9.6f  %10.6f  %9.6f\n' \
-        $(forge-eval -q --json --by-layer a b "$T" | jq '.layer, .cosine_mean, .cosine_min, .cosine_last, .error_rms') >want
+    forge-eval -q --json --by-layer a b "$T" | jq '.layer, .cosine_mean, .cosine_min, .cosine_last, .error_rms' |
+        xargs -n 5 printf '%11d  %11.6f  %9.6f  %10.6f  %9.6f\n' >want
     tail -n 4 <<<"$output" | diff - want
 }
 

@@ -301,9 +301,12 @@ PYTHON
     forge eval headless small --text "$BATS_TEST_DIRNAME/../../examples/eval.txt" --sequences 2 --seqlen 64 -q --card --json >said
     forge-verify -q small
     sed -n '/^## Evaluation/,/^## How/p' small/README.md >section
-    # shellcheck disable=SC2046 # seven numbers
-    printf '| cosine, mean | %.6f ± %.6f |\n| cosine, smallest | %.6f |\n| cosine, last tokens of sequences | %.6f ± %.6f |\n| relative error, RMS | %.6f ± %.6f |\n' \
-        $(jq '.cosine_mean, .cosine_sem, .cosine_min, .cosine_last, .cosine_last_sem, .error_rms, .error_sem' said) >want
+    {
+        jq '.cosine_mean, .cosine_sem' said | xargs printf '| cosine, mean | %.6f ± %.6f |\n'
+        jq '.cosine_min' said | xargs printf '| cosine, smallest | %.6f |\n'
+        jq '.cosine_last, .cosine_last_sem' said | xargs printf '| cosine, last tokens of sequences | %.6f ± %.6f |\n'
+        jq '.error_rms, .error_sem' said | xargs printf '| relative error, RMS | %.6f ± %.6f |\n'
+    } >want
     grep '^| [cr]' section | diff - want
     grep -q 'on 128 tokens in 2 sequences' section
     run -1 grep -iE 'perplexity|KL|likely' section
