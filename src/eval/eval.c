@@ -12,7 +12,7 @@
 #include "model/moe.h"
 
 enum {
-    BLOCK_MAX = 1 << 24, /* elements of a block of logits, at most, but */
+    BLOCK_MAX = 1 << 24, /* elements of a block of rows, at most, but */
     BLOCK_ROWS_MIN = 64, /* at least so many rows */
     BLOCK_ROWS_MAX = 1024
 };

@@ -216,6 +216,10 @@ cosine_mean cosine_sem cosine_min cosine_last cosine_last_sem error_rms error_se
     python3 "$ROOT/tests/reference/eval.py" --states --by-layer "$M" "$OTHER" "$T" layers.json
     forge-eval -q --json --dtype bf16 a b "$T" >half.json
     jq -es '(.[0].error_rms / .[1].error_rms - 1) | fabs < 0.05' figures.json half.json
+    # more tokens than are compared at a time
+    forge-tokens -q --sequences 3 --seqlen 400 "$M" "$ROOT/examples/eval.txt" >long.fts
+    forge-eval -q --json a b long.fts >figures.json
+    python3 "$ROOT/tests/reference/eval.py" --states "$M" "$OTHER" long.fts figures.json
 }
 
 @test "without a head: tables" {
