@@ -33,7 +33,7 @@ struct eval {
     size_t row_bytes; /* of one token's hidden state */
     const char *tmp;
     enum dtype dtype;
-    bool by_layer, headless;
+    bool by_layer, states;
 };
 
 /* ---- checking that both are of one model ---- */
@@ -89,6 +89,7 @@ int eval_open(struct eval **out, const struct eval_params *p, struct err *e)
     }
     v->tmp = p->tmp;
     v->by_layer = p->by_layer;
+    v->states = p->states;
     v->dtype = p->dtype;
     v->side[ORIGINAL].dir = p->original;
     v->side[OTHER].dir = p->other;
@@ -98,7 +99,7 @@ int eval_open(struct eval **out, const struct eval_params *p, struct err *e)
             eval_close(v);
             return e->code;
         }
-        v->headless |= model_headless(v->side[i].model);
+        v->states |= model_headless(v->side[i].model);
     }
     if (same_model(v, e) < 0) {
         eval_close(v);
@@ -110,9 +111,9 @@ int eval_open(struct eval **out, const struct eval_params *p, struct err *e)
     return 0;
 }
 
-bool eval_headless(const struct eval *v)
+bool eval_states(const struct eval *v)
 {
-    return v->headless;
+    return v->states;
 }
 
 int64_t eval_vocab(const struct eval *v)
@@ -132,7 +133,7 @@ int64_t eval_variants(const struct eval *v)
 
 size_t eval_compared(const struct eval *v, const struct corpus *c)
 {
-    return v->headless ? c->start[c->count] : c->positions;
+    return v->states ? c->start[c->count] : c->positions;
 }
 
 uint64_t eval_passes(const struct eval *v)
@@ -366,7 +367,7 @@ static int run_by_layer(struct eval *v, const struct corpus *c,
 /* Numbers of one token that are compared. */
 static size_t row_width(const struct eval *v)
 {
-    return (size_t)(v->headless ?
+    return (size_t)(v->states ?
                         model_config(v->side[ORIGINAL].model)->hidden_size :
                         eval_vocab(v));
 }
@@ -422,8 +423,8 @@ static int not_finite(const struct eval *v, const struct corpus *c,
         s++;
     return err_set(e, E_DATA,
                    "'%s': %s of sequence %zu, position %zu are not finite",
-                   v->side[side].dir, v->headless ? "hidden states" : "logits",
-                   s, token - c->start[s]);
+                   v->side[side].dir, v->states ? "hidden states" : "logits", s,
+                   token - c->start[s]);
 }
 
 /* Put n rows of side s, from `row` on, through the final norm, and into the
@@ -442,7 +443,7 @@ static int block_rows(struct eval *v, int s, size_t row, size_t n, int to,
         return e->code;
     if (head_norm(from->head, device ? x : there, (int64_t)n, x, e) < 0)
         return e->code;
-    if (!v->headless)
+    if (!v->states)
         return head_logits(from->head, x, (int64_t)n, 0, width,
                            v->side[to].rows, width, e);
     if (device && model_get(from->model, there, x,
@@ -469,14 +470,13 @@ static int compare_variant(struct eval *v, const struct corpus *c, size_t first,
 
     if (rc < 0)
         return rc;
-    if (v->headless)
+    if (v->states)
         one.out.states += skip;
     else
         one.out.scores += skip;
-    threads_for(rows, 8, v->headless ? compare_states : score_rows, &one);
+    threads_for(rows, 8, v->states ? compare_states : score_rows, &one);
     for (size_t i = 0; i < rows; i++)
-        if (isnan(v->headless ? one.out.states[i].cosine :
-                                one.out.scores[i].kl))
+        if (isnan(v->states ? one.out.states[i].cosine : one.out.scores[i].kl))
             return not_finite(v, c, first + b->row[i],
                               b->rows[ORIGINAL] + b->row[i] * b->width, e);
     return 0;
@@ -501,7 +501,7 @@ static int compare_block(struct eval *v, const struct corpus *c, size_t first,
     for (size_t i = 0; i < n; i++) {
         bool last = first + i + 1 == c->start[*sequence + 1];
 
-        if (!last || v->headless) {
+        if (!last || v->states) {
             position[rows] = (uint32_t)(first + i - c->start[*sequence]);
             row[rows++] = i;
         }
@@ -512,7 +512,7 @@ static int compare_block(struct eval *v, const struct corpus *c, size_t first,
     for (int64_t i = 0; i < eval_variants(v); i++)
         if (compare_variant(v, c, first, n, i, &b, rows, e) < 0)
             return e->code;
-    if (v->headless)
+    if (v->states)
         out->states += rows;
     else
         out->scores += rows;
@@ -526,14 +526,14 @@ static int open_heads(struct eval *v, size_t block, struct err *e)
         bool wanted = i == ORIGINAL || !v->by_layer;
 
         if (wanted &&
-            (v->headless ? model_load_final_norm(s->model, &s->head, e) :
-                           model_load_head(s->model, &s->head, e)) < 0)
+            (v->states ? model_load_final_norm(s->model, &s->head, e) :
+                         model_load_head(s->model, &s->head, e)) < 0)
             return e->code;
         if (model_alloc(s->model, &s->x, block * v->row_bytes, false, NULL, e) <
             0)
             return e->code;
         s->rows = mem_alloc(block * row_width(v) * sizeof(float),
-                            v->headless ? "hidden states" : "logits", e);
+                            v->states ? "hidden states" : "logits", e);
         if (!s->rows)
             return e->code;
     }

@@ -1,7 +1,6 @@
 /* eval.h - runs two checkpoints of one model, the original and another
  * (quantized or pruned), over the same tokens, and compares their predictions
- * (score.h) or, where one of them has no output head, their last hidden states
- * (similarity.h). */
+ * (score.h) or their last hidden states (similarity.h). */
 #ifndef FORGE_EVAL_H
 #define FORGE_EVAL_H
 
@@ -19,6 +18,7 @@ struct eval_params {
     const char *tmp;  /* directory for temporary files (hidden states) */
     bool by_layer;    /* compare, for each layer i, the model whose layers 0..i
                          are the other's and the rest the original's */
+    bool states;      /* compare states also where there are predictions */
 };
 
 struct eval;
@@ -33,8 +33,9 @@ struct comparison {
  * names it); errors of model_open(). */
 MUST_CHECK int eval_open(struct eval **v, const struct eval_params *p,
                          struct err *e);
-/* Whether one of them has no output head: states are compared. */
-bool eval_headless(const struct eval *v);
+/* Whether states are compared: as was asked for, or because one of them has no
+ * output head. */
+bool eval_states(const struct eval *v);
 /* Vocabulary size and number of layers of both. */
 int64_t eval_vocab(const struct eval *v);
 int64_t eval_layers(const struct eval *v);
@@ -51,7 +52,7 @@ uint64_t eval_passes(const struct eval *v);
  * all sequences (if large, in temporary files; with by_layer the states of
  * layers + 1 copies of the corpus), one layer of one model, and the logits or
  * normed states of one block of tokens.  out: predictions or states, as
- * eval_headless() says.  Steps p once per layer and sequence of each model.
+ * eval_states() says.  Steps p once per layer and sequence of each model.
  * E_DATA: a logit or state is not finite (the message names the place); errors
  * of the model. */
 MUST_CHECK int eval_run(struct eval *v, const struct corpus *c,

@@ -1,14 +1,14 @@
-/* forge-eval - compare a checkpoint's predictions with the original's.
+/* forge-eval - compare a checkpoint's predictions, or its last hidden states,
+ * with the original's.
  *
  * Reads tokens; prints the perplexity of both, KL divergence and top-1
- * agreement, or without an output head how near hidden states are, as a table or
- * as one JSON object.  See forge-eval(1). */
+ * agreement, or how near the states are, as a table or as one JSON object.  See
+ * forge-eval(1). */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "common/cli/tool.h"
-#include "common/io/file.h"
 #include "device/device.h"
 #include "eval/eval.h"
 #include "eval/report.h"
@@ -19,7 +19,7 @@ enum { DTYPE_F32, DTYPE_BF16 };
 
 struct settings {
     struct tool tool;
-    int json, by_layer, dtype;
+    int json, by_layer, states, dtype;
     double max_ppl_ratio; /* 0: no limit */
     const char *tmp, *tokens, *report;
     struct report_subject subject;
@@ -40,6 +40,9 @@ static void parse(struct settings *s, int argc, char **argv)
         { OPT_FLAG, 0, "by-layer", NULL,
           "for each layer: a model of OTHER's layers up to it, then ORIGINAL's",
           &s->by_layer, 0, 0, false },
+        { OPT_FLAG, 0, "states", NULL,
+          "compare the last hidden states, also where there are predictions",
+          &s->states, 0, 0, false },
         { OPT_FLOAT, 0, "max-ppl-ratio", "X",
           "exit 1 if OTHER's perplexity is over X times ORIGINAL's",
           &s->max_ppl_ratio, 1e-6, 1e6, true },
@@ -62,6 +65,8 @@ static void parse(struct settings *s, int argc, char **argv)
 
     if (argc - i < 2 || argc - i > 3)
         die(E_USAGE, "want ORIGINAL OTHER [FILE] (try --help)");
+    if (s->states && s->max_ppl_ratio > 0)
+        die(E_USAGE, "--states compares no predictions: no --max-ppl-ratio");
     s->subject.original = argv[i];
     s->subject.other = argv[i + 1];
     s->subject.dtype = s->dtype == DTYPE_BF16 ? "bf16" : "f32";
@@ -79,7 +84,7 @@ static int read_tokens(struct corpus *c, struct settings *s,
 
     if (stream_open(&in, s->tokens, &expect, e) < 0)
         return e->code;
-    rc = corpus_read(c, in, eval_vocab(v), !eval_headless(v), e);
+    rc = corpus_read(c, in, eval_vocab(v), !eval_states(v), e);
     if (!rc)
         rc = text_note_head(&s->text, stream_head(in), e);
     if (!rc) {
@@ -115,7 +120,7 @@ static int make_room(struct comparison *out, double **kl, const struct eval *v,
 {
     size_t n = (size_t)eval_variants(v), each = eval_compared(v, c);
 
-    if (eval_headless(v)) {
+    if (eval_states(v)) {
         out->states = mem_zero(n, each * sizeof(*out->states), "scores", e);
         return out->states ? 0 : e->code;
     }
@@ -162,39 +167,16 @@ static int compare(struct eval *v, const struct corpus *c,
 static int print(const struct settings *s, const struct report *report,
                  size_t n, struct err *e)
 {
-    int rc = 0;
-
-    if (!s->json)
-        return s->by_layer ? report_rows(stdout, report, n, e) :
-                             report_table(stdout, report, e);
-    for (size_t i = 0; !rc && i < n; i++)
-        rc = report_json(stdout, &report[i], e);
-    return rc;
-}
-
-/* Write the JSON objects to the file of --report. */
-static int write_report(const struct settings *s, const struct report *report,
-                        size_t n, struct err *e)
-{
-    char *text = NULL;
-    size_t len;
-    FILE *out = open_memstream(&text, &len);
-    int rc = out ? 0 : err_set(e, E_TEMP, "report: out of memory");
-
-    for (size_t i = 0; !rc && i < n; i++)
-        rc = report_json(out, &report[i], e);
-    if (out && fclose(out) && !rc)
-        rc = err_set(e, E_TEMP, "report: out of memory");
-    if (!rc)
-        rc = publish_text(s->report, text, len, e);
-    free(text);
-    return rc;
+    if (s->json)
+        return report_json(stdout, report, n, e);
+    return s->by_layer ? report_rows(stdout, report, n, e) :
+                         report_table(stdout, report, e);
 }
 
 /* Refuse what needs predictions, before any work. */
 static int check_head(struct settings *s, const struct eval *v, struct err *e)
 {
-    s->subject.states = eval_headless(v);
+    s->subject.states = eval_states(v);
     return s->subject.states && s->max_ppl_ratio > 0 ?
                err_set(e, E_USAGE,
                        "--max-ppl-ratio: the model has no output head, so no "
@@ -230,6 +212,7 @@ int main(int argc, char **argv)
         .dtype = s.dtype == DTYPE_BF16 ? DT_BF16 : DT_F32,
         .tmp = s.tmp ? s.tmp : tool_temporary_dir(&s.tool),
         .by_layer = s.by_layer,
+        .states = s.states,
     };
     if (device_open(&s.device, &forward_plugin, &e) < 0 ||
         eval_open(&v, &p, &e) < 0 || check_head(&s, v, &e) < 0 ||
@@ -238,7 +221,7 @@ int main(int argc, char **argv)
     n = (size_t)eval_variants(v);
     report = mem_zero(n, sizeof(*report), "report", &e);
     if (!report || compare(v, &c, &s, report, &e) < 0 ||
-        (s.report && write_report(&s, report, n, &e) < 0) ||
+        (s.report && report_file(s.report, report, n, &e) < 0) ||
         print(&s, report, n, &e) < 0)
         die_err(&e);
     eval_close(v);

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "common/io/file.h"
 #include "common/io/json.h"
 
 static int written(FILE *out, struct err *e)
@@ -95,7 +96,7 @@ static void put_predictions(struct json_writer *w, const struct score_result *r)
     put_bins(w, r);
 }
 
-int report_json(FILE *out, const struct report *p, struct err *e)
+static int put_line(FILE *out, const struct report *p, struct err *e)
 {
     struct json_writer w;
 
@@ -114,6 +115,32 @@ int report_json(FILE *out, const struct report *p, struct err *e)
     fprintf(out, "%s\n", w.text);
     free(w.text);
     return written(out, e);
+}
+
+int report_json(FILE *out, const struct report *p, size_t n, struct err *e)
+{
+    int rc = 0;
+
+    for (size_t i = 0; !rc && i < n; i++)
+        rc = put_line(out, &p[i], e);
+    return rc;
+}
+
+int report_file(const char *path, const struct report *p, size_t n,
+                struct err *e)
+{
+    char *text = NULL;
+    size_t len;
+    FILE *out = open_memstream(&text, &len);
+    int rc = out ? report_json(out, p, n, e) :
+                   err_set(e, E_TEMP, "report: out of memory");
+
+    if (out && fclose(out) && !rc)
+        rc = err_set(e, E_TEMP, "report: out of memory");
+    if (!rc)
+        rc = publish_text(path, text, len, e);
+    free(text);
+    return rc;
 }
 
 /* A row for each bin of positions. */

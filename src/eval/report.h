@@ -25,8 +25,12 @@ struct report {
     struct similarity_result s; /* instead of r, if of->states */
 };
 
-/* One JSON object on a line; E_TEMP, E_IO. */
-MUST_CHECK int report_json(FILE *out, const struct report *p, struct err *e);
+/* JSON objects of p[n], one a line; E_TEMP, E_IO. */
+MUST_CHECK int report_json(FILE *out, const struct report *p, size_t n,
+                           struct err *e);
+/* The same as the file `path`; E_CREATE, too. */
+MUST_CHECK int report_file(const char *path, const struct report *p, size_t n,
+                           struct err *e);
 /* A table of names and values; E_IO. */
 MUST_CHECK int report_table(FILE *out, const struct report *p, struct err *e);
 /* A table of p[n] with --by-layer, one row per layer; E_IO. */

@@ -94,7 +94,7 @@ int command_eval(int argc, char **argv, struct err *e)
 {
     struct reading r = { .sequences = 24, .seqlen = 512 };
     double ratio = 0;
-    int json = 0, card = 0;
+    int json = 0, card = 0, states = 0;
     const struct opt table[] = {
         { OPT_LIST, 0, "text", "FILE", "text to evaluate on", &r.texts, 0, 0,
           false },
@@ -107,6 +107,9 @@ int command_eval(int argc, char **argv, struct err *e)
         { OPT_FLAG, 0, "card", NULL,
           "put the result into the model card of OTHER, too", &card, 0, 0,
           false },
+        { OPT_FLAG, 0, "states", NULL,
+          "compare the last hidden states, also where there are predictions",
+          &states, 0, 0, false },
         { OPT_FLOAT, 0, "max-ppl-ratio", "X",
           "exit 1 if the perplexity grows by more", &ratio, 1e-6, 1e6, false },
         COMMAND_COMMON(&r.threads, &r.progress, &r.quiet),
@@ -123,6 +126,9 @@ int command_eval(int argc, char **argv, struct err *e)
 
     if (argc - i != 2)
         return err_set(e, E_USAGE, "want ORIGINAL and OTHER (try --help)");
+    if (states && ratio > 0)
+        return err_set(e, E_USAGE,
+                       "--states compares no predictions: no --max-ppl-ratio");
     model[0] = argv[i];
     model[1] = argv[i + 1];
     if (only_text(&r.texts, &r.text, e) < 0 ||
@@ -148,6 +154,8 @@ int command_eval(int argc, char **argv, struct err *e)
     }
     if (json)
         command_add(c, "--json", NULL);
+    if (states)
+        command_add(c, "--states", NULL);
     if (ratio > 0) {
         snprintf(r.word[4], WORD, "%.17g", ratio);
         command_add(c, "--max-ppl-ratio", r.word[4], NULL);

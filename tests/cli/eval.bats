@@ -265,6 +265,20 @@ cosine_mean cosine_sem cosine_min cosine_last cosine_last_sem error_rms error_se
     forge-eval -q --json --max-ppl-ratio 1.1 a a "$T" | jq -e '.kl_max == 0 and (has("cosine_mean") | not)'
 }
 
+@test "--states: the same of models with a head" {
+    forge-eval -q --json --states "$M" "$OTHER" "$T" >figures.json
+    bare "$M" a
+    bare "$OTHER" b
+    forge-eval -q --json a b "$T" >bare.json
+    jq -es 'map(del(.original, .other)) | .[0] == .[1]' figures.json bare.json
+    run -0 forge eval "$M" "$OTHER" --text "$ROOT/examples/eval.txt" --sequences 1 --quiet --json --states
+    jq -e 'has("cosine_last") and (has("ppl") | not)' <<<"$output"
+    run -64 --separate-stderr forge-eval --states --max-ppl-ratio 2 "$M" "$M" nowhere
+    [ "$stderr" = "forge-eval: --states compares no predictions: no --max-ppl-ratio" ]
+    run -64 --separate-stderr forge eval nowhere nowhere --text nowhere --states --max-ppl-ratio 2
+    [ "$stderr" = "forge: --states compares no predictions: no --max-ppl-ratio" ]
+}
+
 @test "without a head: states that are not finite are exit 65, with their place" {
     bare "$M" a
     edit broken nan model.layers.3.mlp.down_proj.weight
