@@ -96,7 +96,7 @@ FORGE_W4A16_API int forge_w4a16_prepare(struct forge_w4a16 **w,
                                         const struct forge_w4a16_linear *l,
                                         char *why, size_t why_size);
 FORGE_W4A16_API void forge_w4a16_release(struct forge_w4a16 *w); /* or NULL */
-/* Bytes that w holds besides the caller's codes. */
+/* Bytes that w holds besides the caller's codes; 0 of NULL. */
 FORGE_W4A16_API size_t forge_w4a16_memory(const struct forge_w4a16 *w);
 
 /* y[rows, O] = x[rows, I] Wᵀ.  y must not overlap x.  -75: no memory; -78: an

@@ -93,7 +93,8 @@ static int parse_gptq(struct quant_spec *s, const struct json *q,
 }
 
 /* AutoRound's own config around words of AutoAWQ or GPTQ.  What zeros are is in
- * packing_format: its "auto_gptq" stores them minus one, "gptqmodel" as they are. */
+ * packing_format: its "auto_gptq" stores them minus one, "gptqmodel" and the plain
+ * "auto_round", which it writes where zeros are not 8, as they are. */
 static int parse_auto_round(struct quant_spec *s, const struct json *q,
                             const char *what, struct err *e)
 {
@@ -110,7 +111,7 @@ static int parse_auto_round(struct quant_spec *s, const struct json *q,
                        what, (long long)inputs);
     if (strstr(v, "awq"))
         s->storage = STORAGE_AWQ;
-    else if (strstr(v, "gptqmodel"))
+    else if (strstr(v, "gptqmodel") || !strcmp(v, "auto_round"))
         s->storage = STORAGE_GPTQ_V2;
     else if (strstr(v, "gptq"))
         s->storage = STORAGE_GPTQ;

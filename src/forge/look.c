@@ -210,6 +210,6 @@ int command_tokens(int argc, char **argv, struct err *e)
         command_add(c, "--skip-chars", number_word(r.word[2], skip), NULL);
     if (r.quiet)
         command_add(c, "-q", NULL);
-    command_add(c, model, r.text, NULL);
+    command_add(c, "--", model, r.text, NULL);
     return pipes_run(&p, e);
 }

@@ -59,14 +59,14 @@ static int make_map(const struct prune_request *p, const char *model, int map,
     if (!p->hitmap) {
         command_add(pipes_add(&pipes, "forge-tokens"), "-q", "--sequences",
                     number_word(n, p->sequences), "--seqlen",
-                    number_word(len, p->seqlen), model, p->text, NULL);
+                    number_word(len, p->seqlen), "--", model, p->text, NULL);
         c = pipes_add(&pipes, "forge-calib");
         command_add(c, "-q", "--hitmap", "--threads", threads, NULL);
         if (p->device)
             command_add(c, "--device", p->device, NULL);
         if (p->gpu)
             command_add(c, "--expect-device", p->gpu, NULL);
-        command_add(c, model, NULL);
+        command_add(c, "--", model, NULL);
     }
     c = pipes_add(&pipes, "forge-prune");
     command_add(c, "--from", model, "--keep", number_word(keep, p->keep),
@@ -76,7 +76,7 @@ static int make_map(const struct prune_request *p, const char *model, int map,
     if (p->quiet)
         command_add(c, "-q", NULL);
     if (p->hitmap)
-        command_add(c, p->hitmap, NULL);
+        command_add(c, "--", p->hitmap, NULL);
     return pipes_run(&pipes, e);
 }
 
@@ -93,7 +93,7 @@ static int write_model(const struct prune_request *p, const char *model,
     pipes_init(&pipes);
     pipes.captured = p->captured;
     command_add(pipes_add(&pipes, "forge-weights"), "-q", "--threads", threads,
-                "--expert-map", path, "--mode", mode, model, NULL);
+                "--expert-map", path, "--mode", mode, "--", model, NULL);
     c = pipes_add(&pipes, "forge-shard");
     command_add(c, "--threads", threads, "--progress",
                 opt_word(PROGRESS_WORDS, p->progress, progress), "--expert-map",
@@ -102,7 +102,7 @@ static int write_model(const struct prune_request *p, const char *model,
                 NULL);
     if (p->quiet)
         command_add(c, "-q", NULL);
-    command_add(c, out, NULL);
+    command_add(c, "--", out, NULL);
     return pipes_run(&pipes, e);
 }
 

@@ -256,9 +256,12 @@ static int settle(struct request *r, struct err *e)
             return e->code;
     if (j->search != SEARCH_AUTO && j->method != METHOD_RTN)
         return err_set(e, E_USAGE, "--search is for --method rtn");
-    if (j->search != SEARCH_AUTO && (j->grids.n || j->group == -1))
-        return err_set(e, E_USAGE, "%s: --search absmax has grids of one kind",
-                       j->grids.n ? "--grid" : "--group -1");
+    if (j->search != SEARCH_AUTO && j->grids.n)
+        return err_set(e, E_USAGE,
+                       "--grid: --search absmax has grids of one kind");
+    if (j->search != SEARCH_AUTO && j->group == -1)
+        return err_set(e, E_USAGE,
+                       "--group -1: --search absmax wants a number of inputs");
     if (settle_tokens(r, e) < 0 ||
         env_number("FORGE_STEP_COST", STEP_COST_MAX, &j->step, e) < 0)
         return e->code;

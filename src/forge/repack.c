@@ -323,7 +323,7 @@ static int run_gguf(const struct repack *r, const char *model, const char *out,
                 NULL);
     if (r->quiet)
         command_add(c, "-q", NULL);
-    command_add(c, model, out, NULL);
+    command_add(c, "--", model, out, NULL);
     return pipes_run(&pipes, e);
 }
 
@@ -338,7 +338,7 @@ static int run(const struct repack *r, const char *model, const char *out,
     opt_word(PROGRESS_WORDS, r->progress, progress);
     pipes_init(&pipes);
     command_add(pipes_add(&pipes, "forge-weights"), "-q", "--threads", threads,
-                "--linears", "--modules", "*", model, NULL);
+                "--linears", "--modules", "*", "--", model, NULL);
     c = pipes_add(&pipes, "forge-pack");
     command_add(c, "-q", "--threads", threads, "--layout",
                 layout_name(r->layout), NULL);
@@ -354,7 +354,7 @@ static int run(const struct repack *r, const char *model, const char *out,
                 "--others", "--modules", "*", NULL);
     if (r->quiet)
         command_add(c, "-q", NULL);
-    command_add(c, out, NULL);
+    command_add(c, "--", out, NULL);
     return pipes_run(&pipes, e);
 }
 

@@ -144,6 +144,40 @@ static void keep_states(const struct request *r, struct room *room)
     }
 }
 
+/* Memory of --method rtn: linears that are read ahead, and those on their way from tool to
+ * tool, but no Hessians (measured: 1.4 to 1.6 layers of Llama's sizes, 0.7 to 0.9 by
+ * SEARCH_ABSMAX), and the tools. */
+static double rtn_bytes(const struct request *r)
+{
+    double layers = r->j.search == SEARCH_ABSMAX ? 1 : 2;
+
+    return layers * (double)r->plan.layer_bytes + (64 << 20);
+}
+
+/* Of --method gptq: twice the widest Hessian as a square, a layer in f32, a batch of tokens,
+ * the packed inputs of a product, and states; weights that are read ahead, codes and
+ * Hessians that are lent. */
+static double gptq_bytes(const struct request *r, const struct room *room)
+{
+    const struct plan *p = &r->plan;
+    const struct job *j = &r->j;
+    double hessian = (double)p->hessian_bytes, cols = sqrt(hessian / 2);
+    double moments = cols * (double)p->hidden_size; /* cross moments */
+    double bytes = hessian * 4 + (double)p->layer_bytes * 2 +
+                   2048.0 * (double)p->state_bytes * 8 +
+                   PACKED_ROWS * cols * 2 + room->states_memory +
+                   ahead_bytes(p) +
+                   p->lent_bytes[j->propagate == PROPAGATE_BOTH];
+
+    /* above EFFORT_FAST: cross moments, in two tools, and each thread's memory
+     * for the candidates of its rows (measured: 67 MB at 11,008 inputs) */
+    if (j->effort != EFFORT_FAST)
+        bytes += 2 * 4 * moments + threads_of(j) * 32 * 4 * 48 * cols;
+    if (j->parts > 1) /* sums of parts, in double */
+        bytes += hessian * 2 + (j->effort == EFFORT_FAST ? 0 : 8 * moments);
+    return bytes;
+}
+
 /* Disk space.  The work directory holds codes; the states of all tokens in
  * temporary files; and the hidden states to resume from, which are needed where a
  * step of its own takes them up.  The result is written beside OUT first. */
@@ -186,29 +220,7 @@ static void plan_bytes(const struct request *r, struct room *room)
         room->work += tokens * 4.0 * (double)p->weighers;
     if (j->propagate == PROPAGATE_ORIGINAL && tokens > 0)
         room->work += (double)p->layers * (double)p->layer_hessian_bytes;
-    /* twice the widest Hessian as a square, a layer in f32, a batch of tokens,
-     * the packed inputs of a product, and states */
-    room->memory = (double)p->hessian_bytes * 4 + (double)p->layer_bytes * 2 +
-                   2048.0 * (double)p->state_bytes * 8 +
-                   PACKED_ROWS * sqrt((double)p->hessian_bytes / 2) * 2 +
-                   room->states_memory;
-    /* above EFFORT_FAST: cross moments, in two tools, and each thread's memory
-     * for the candidates of its rows (measured: 67 MB at 11,008 inputs) */
-    if (j->effort != EFFORT_FAST && tokens > 0) {
-        double cols = sqrt((double)p->hessian_bytes / 2);
-
-        room->memory += 2 * 4 * cols * (double)p->hidden_size +
-                        threads_of(j) * 32 * 4 * 48 * cols;
-    }
-    if (j->method == METHOD_GPTQ)
-        room->memory +=
-            ahead_bytes(p) + p->lent_bytes[j->propagate == PROPAGATE_BOTH];
-    if (j->parts > 1) /* sums of parts, in double */
-        room->memory +=
-            (double)p->hessian_bytes * 2 +
-            (j->effort == EFFORT_FAST ? 0 :
-                                        8 * sqrt((double)p->hessian_bytes / 2) *
-                                            (double)p->hidden_size);
+    room->memory = j->method == METHOD_RTN ? rtn_bytes(r) : gptq_bytes(r, room);
     room->memory = fmax(room->memory, room->gradient);
     keep_states(r, room);
     room->mapped = fmin(room->states_disk, (double)region_share());
@@ -409,9 +421,10 @@ void room_print(const struct request *r, const struct room *room)
         printf("; %s more for hidden states to go on from, if there is room",
                size_text(a, room->resume));
     putchar('\n');
-    printf("memory       about %s, of it %s for the widest Hessian",
-           size_text(a, room->memory),
-           size_text(b, (double)p->hessian_bytes * 2));
+    printf("memory       about %s", size_text(a, room->memory));
+    if (j->method == METHOD_GPTQ)
+        printf(", of it %s for the widest Hessian",
+               size_text(b, (double)p->hessian_bytes * 2));
     if (room->mapped > 0)
         printf("; and the system keeps up to %s of states in memory while "
                "there is enough",

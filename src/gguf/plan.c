@@ -47,12 +47,14 @@ static int add(struct gguf_plan *p, const struct gguf_item *item,
 int gguf_fits(const char *module, uint64_t rows, uint64_t cols, uint64_t group,
               uint64_t groups, struct err *e)
 {
+    char text[GROUP_TEXT];
+
     if (cols % GGUF_BLOCK == 0 && (group % GGUF_BLOCK == 0 || groups == 1))
         return 0;
     return err_set(e, E_CONFIG,
                    "'%.200s' is %" PRIu64 " x %" PRIu64 " in groups of "
-                   "%" PRIu64 ": blocks of GGUF have 32 inputs and one scale",
-                   module, rows, cols, group);
+                   "%s: blocks of GGUF have 32 inputs and one scale",
+                   module, rows, cols, quant_group_text(group, text));
 }
 
 int gguf_check_zeros(const char *module, int bits, struct err *e)

@@ -169,18 +169,23 @@ static int refuse_group(enum layout l, uint64_t group,
                         const struct layout_shape *s,
                         const struct layout_shape *all, size_t n, struct err *e)
 {
+    bool whole = l == LAYOUT_CT || l == LAYOUT_AWQ;
     char text[64];
 
     groups_that_work(all, n, text, sizeof(text));
     return err_set(e, E_CONFIG,
                    "%s is %" PRIu64 " x %" PRIu64 ": %s needs inputs that "
                    "are a multiple of the group, and %" PRIu64 " is not one "
-                   "of %" PRIu64 "; %s%s",
+                   "of %" PRIu64 "; %s%s%s",
                    s->module, s->rows, s->cols, table[l].name, s->cols, group,
                    *text ? "groups that work: " :
-                           "no group from 32 works, but layouts gptq and "
-                           "gptq_v2 may have a short last group",
-                   text);
+                           "no group from 32 works, but ",
+                   *text ? text :
+                   whole ? "one of all inputs, -1, does, and " :
+                           "",
+                   *text ? "" :
+                           "layouts gptq and gptq_v2 may have a short last "
+                           "group");
 }
 
 int layout_check(enum layout l, bool symmetric, uint64_t group,

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "checkpoint/sidecar.h"
+#include "common/math/quant.h"
 #include "pack/parallel.h"
 
 struct shapes {
@@ -101,15 +102,17 @@ static int check_shape(const struct preflight *p, const struct shapes *s,
 {
     const struct layout_shape *x = &s->shape[i];
     struct module_grid g = grid_rules_find(&p->grids, x->module);
+    char a[GROUP_TEXT], b[GROUP_TEXT];
 
     if (layout_check_bits(p->layout, g.bits, x->module, e))
         return e->code;
     if (!layout_groups_agree(p->layout, g.group, x->cols, group,
                              s->shape[0].cols))
         return err_set(e, E_CONFIG,
-                       "%s has groups of %" PRIu64 ", %s of %" PRIu64
-                       ": a checkpoint in layout %s has one group size",
-                       x->module, g.group, s->shape[0].module, group,
+                       "%s has groups of %s, %s of %s: a checkpoint in layout "
+                       "%s has one group size",
+                       x->module, quant_group_text(g.group, a),
+                       s->shape[0].module, quant_group_text(group, b),
                        layout_name(p->layout));
     return layout_check(p->layout, g.symmetric, g.group, x, s->shape, s->n, e);
 }

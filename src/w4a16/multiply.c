@@ -210,13 +210,16 @@ static int run(struct job *j, struct err *e)
     return threads_error_take(&j->error, e);
 }
 
-/* Memory for up to n items. */
-static int begin(struct job *j, int64_t n, const struct forge_w4a16_rows *x,
+/* Memory for up to n items.  there: another pointer that they need, w beside it. */
+static int begin(struct job *j, const struct forge_w4a16 *const *w,
+                 const void *there, int64_t n, const struct forge_w4a16_rows *x,
                  struct err *e)
 {
     *j = (struct job){ .item = NULL };
     if (n < 0)
         return err_set(e, E_CONFIG, "%s: no such number of linears", what);
+    if (n && (!w || !there))
+        return err_set(e, E_CONFIG, "%s: NULL", what);
     if (w4_rows_check(x, "x", 0, 0, e) < 0)
         return e->code;
     j->item = mem_zero((size_t)n, sizeof(*j->item), what, e);
@@ -242,7 +245,7 @@ static int grouped(const struct forge_w4a16 *const *w, const int64_t *first,
 {
     const struct forge_w4a16 *one = NULL;
     struct job j;
-    int rc = begin(&j, experts, x, e);
+    int rc = begin(&j, w, first, experts, x, e);
 
     for (int64_t i = 0; i < experts && rc == 0; i++) {
         int64_t rows = w4_expert_rows(first + i, w[i], e);
@@ -264,14 +267,18 @@ int w4_several(const struct forge_w4a16 *const *w, int64_t n,
                const struct forge_w4a16_rows *y, struct err *e)
 {
     struct job j;
-    int rc = begin(&j, n, x, e);
+    int rc = begin(&j, w, y, n, x, e);
 
-    if (rc == 0 && rows < 0)
-        rc = err_set(e, E_CONFIG, "%s: no such number of rows", what);
-    for (int64_t i = 0; i < n && rows && rc == 0; i++)
-        rc = w[i]->cols != w[0]->cols ?
-                 err_set(e, E_CONFIG, "%s: linears differ in inputs", what) :
-                 add_item(&j, w[i], x, y + i, 0, rows, true, e);
+    for (int64_t i = 0; i < n && rc == 0; i++) {
+        if (!w[i])
+            rc = err_set(e, E_CONFIG, "%s: NULL", what);
+        else if (w[i]->cols != w[0]->cols)
+            rc = err_set(e, E_CONFIG, "%s: linears differ in inputs", what);
+        else if (rows)
+            rc = add_item(&j, w[i], x, y + i, 0, rows, true, e);
+        else
+            rc = w4_rows_check(y + i, "y", 0, 0, e);
+    }
     return end(&j, rc, e);
 }
 

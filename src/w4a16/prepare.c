@@ -276,7 +276,7 @@ void forge_w4a16_release(struct forge_w4a16 *w)
 
 size_t forge_w4a16_memory(const struct forge_w4a16 *w)
 {
-    return w->bytes;
+    return w ? w->bytes : 0;
 }
 
 int forge_w4a16_prepare(struct forge_w4a16 **w,
@@ -284,7 +284,7 @@ int forge_w4a16_prepare(struct forge_w4a16 **w,
                         size_t why_size)
 {
     struct err e = { 0 };
-    int rc = w4_prepare(w, l, &e);
+    int rc = w ? w4_prepare(w, l, &e) : err_set(&e, E_CONFIG, "%s: NULL", what);
 
     if (rc < 0 && why && why_size)
         snprintf(why, why_size, "%s", e.msg);

@@ -7,10 +7,13 @@
 
 static const char what[] = "4-bit linear";
 
+static const int64_t most = (int64_t)1
+                            << 31; /* of inputs, outputs, rows; less */
+
 int w4_check(const struct forge_w4a16_linear *l, struct err *e)
 {
-    const int64_t most = (int64_t)1 << 31;
-
+    if (!l)
+        return err_set(e, E_CONFIG, "%s: NULL", what);
     if (l->outputs < 1 || l->inputs < 1 || l->outputs >= most ||
         l->inputs >= most || l->group < 0 || !l->codes || !l->scales)
         return err_set(e, E_CONFIG, "%s: no such shape", what);
@@ -66,6 +69,8 @@ int64_t w4_expert_rows(const int64_t *first, bool there, struct err *e)
 {
     if (first[0] < 0 || first[1] < first[0])
         return err_set(e, E_CONFIG, "%s: rows out of order", product);
+    if (first[1] >= most)
+        return err_set(e, E_CONFIG, "%s: no such number of rows", product);
     if (first[1] > first[0] && !there)
         return err_set(e, E_CONFIG, "%s: rows of no expert", product);
     return first[1] - first[0];
@@ -74,6 +79,10 @@ int64_t w4_expert_rows(const int64_t *first, bool there, struct err *e)
 int w4_rows_check(const struct forge_w4a16_rows *r, const char *name,
                   int64_t end, int64_t cols, struct err *e)
 {
+    if (!r || (end > 0 && !r->p))
+        return err_set(e, E_CONFIG, "%s: %s is NULL", product, name);
+    if (end < 0 || end >= most)
+        return err_set(e, E_CONFIG, "%s: no such number of rows", product);
     if (r->type < FORGE_W4A16_F32 || r->type > FORGE_W4A16_BF16)
         return err_set(e, E_CONFIG, "%s: no such type of %s", product, name);
     if (end > 1 && r->ld < cols)

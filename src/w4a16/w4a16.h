@@ -116,7 +116,7 @@ void w4_own_codes(struct forge_w4a16 *w, void *p);
 
 /* ---- shapes and orders of inputs, on any device ---- */
 
-/* E_CONFIG: the layout cannot have this shape. */
+/* E_CONFIG: the layout cannot have this shape, or a NULL pointer. */
 MUST_CHECK int w4_check(const struct forge_w4a16_linear *l, struct err *e);
 
 /* Which group an input belongs to: g_idx[k], or k / group if g_idx is NULL. */
@@ -137,12 +137,12 @@ MUST_CHECK int w4_sort(const struct w4_order *o, int64_t unit, int64_t *first,
 
 /* ---- a product ---- */
 
-/* Number of rows of an expert, first[0]..first[1]-1.  E_CONFIG: negative or out of
- * order, or rows of an expert that is not there. */
+/* Number of rows of an expert, first[0]..first[1]-1.  E_CONFIG: negative, out of
+ * order or 2^31 or more, or rows of an expert that is not there. */
 MUST_CHECK int64_t w4_expert_rows(const int64_t *first, bool there,
                                   struct err *e);
-/* E_CONFIG: rows 0..end-1 of r, of `cols` elements, have no such type, or overlap.
- * name: "x" or "y". */
+/* E_CONFIG: rows 0..end-1 of r, of `cols` elements, are NULL, have no such number or
+ * type, or overlap.  name: "x" or "y". */
 MUST_CHECK int w4_rows_check(const struct forge_w4a16_rows *r, const char *name,
                              int64_t end, int64_t cols, struct err *e);
 

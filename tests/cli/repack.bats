@@ -264,6 +264,7 @@ P
 sym-gptq auto_round:auto_gptq auto-round
 sym-gptq auto_round:auto_gptq intel/auto-round
 asym-gptq_v2 auto_round:gptqmodel auto-round
+asym-gptq_v2 auto_round auto-round
 asym-awq auto_round:auto_awq auto-round
 EOF
     while read -r change; do
@@ -541,6 +542,15 @@ P
     : >model.gguf
     run -66 --separate-stderr forge repack model.gguf out --layout awq
     [ "$stderr" = "forge: 'model.gguf': a file: want a checkpoint's directory" ]
+}
+
+@test "names that begin with a dash, behind --" {
+    cp -r sym-awq ./-in
+    forge repack -q --layout gptq -- -in -out
+    forge repack -q --layout gguf -- -in -out.gguf
+    forge verify ./-out
+    [ -s ./-out.gguf ]
+    rm -r -- -in -out -out.gguf
 }
 
 @test "forge quantize of a 4-bit checkpoint says forge repack" {

@@ -51,6 +51,15 @@ PYTHON
             cmp one/config.json three/config.json
         done
     done
+    # neither search makes Hessians
+    for search in auto absmax; do
+        forge quantize "$model" file.gguf --method rtn --search $search --dry-run >plan
+        grep -Eqx 'memory +about [0-9.]+ MiB' plan
+        forge-meter -q -o cost -- forge quantize "$model" other --method rtn --search $search -q
+        rm -rf other
+        grep -q __asan "$(command -v forge-pack)" || jq -e --arg m "$(sed -nE 's/^memory +about ([0-9.]+) MiB/\1/p' plan)" \
+            '.peak_bytes < ($m | tonumber) * 1048576' cost
+    done
     forge quantize "$model" file.gguf --method rtn --search absmax --layout gguf -q
     forge quantize "$model" told --method rtn --search absmax --progress json 2>events
     tail -n 1 events | jq -e '.event == "end" and .done == 28 and .total == 28' >/dev/null

@@ -119,6 +119,7 @@ teardown() { # the disk of a test that failed
         without "--search is for --method rtn" --search absmax $how
     done
     without "--grid: --search absmax has grids of one kind" --method rtn --search absmax --grid '*=64'
+    without "--group -1: --search absmax wants a number of inputs" --method rtn --search absmax --group -1
     # this effort may tune by itself
     forge quantize "$model" out --text "$text" --tune-batch 4 --effort best --rate 1 --dry-run
 }

@@ -169,6 +169,7 @@ PYTHON
         [[ $stderr == *"$2"* ]] || { echo "said: $stderr"; return 1; }
     }
     no 78 "a checkpoint in layout awq has one group size" --layout awq --grid '*.down_proj=32'
+    no 78 "down_proj has groups of all inputs, model.layers.0.self_attn.q_proj of 128: " --layout awq --grid '*.down_proj=-1'
     # all linears alike are one group size
     forge quantize "$model" all --method rtn --layout awq --grid '*=32,asym' -q
     [ "$(jq -c '[.quantization_config | .group_size, .zero_point]' all/config.json)" = "[32,true]" ]

@@ -89,8 +89,59 @@ static void test_product_refusals(void)
     forge_w4a16_release(w);
 }
 
+/* Pointers that are missing where something is read or written. */
+static void test_null(void)
+{
+    uint32_t words[16] = { 0 };
+    float scales[16] = { 0 }, x[16] = { 0 }, y[8];
+    struct forge_w4a16_linear l = { .layout = FORGE_W4A16_GPTQ,
+                                    .outputs = 8,
+                                    .inputs = 16,
+                                    .group = 8,
+                                    .codes = words,
+                                    .scales = scales,
+                                    .scale_type = FORGE_W4A16_F32 };
+    struct forge_w4a16_linear no_codes = l, no_scales = l;
+    struct forge_w4a16_rows rx = { FORGE_W4A16_F32, x, 16 },
+                            ry = { FORGE_W4A16_F32, y, 8 },
+                            none = { FORGE_W4A16_F32, NULL, 16 },
+                            odd = { (enum forge_w4a16_type)9, y, 8 };
+    const int64_t first[2] = { 0, 1 };
+    const struct forge_w4a16 *two[2] = { NULL, NULL };
+    struct forge_w4a16 *w;
+    char why[200];
+
+    no_codes.codes = NULL;
+    no_scales.scales = NULL;
+    CHECK(forge_w4a16_prepare(NULL, &l, why, sizeof(why)) == -78);
+    CHECK(forge_w4a16_prepare(&w, NULL, why, sizeof(why)) == -78);
+    CHECK(forge_w4a16_prepare(&w, &no_codes, NULL, 0) == -78);
+    CHECK(forge_w4a16_prepare(&w, &no_scales, NULL, 0) == -78);
+    CHECK(forge_w4a16_prepare(&w, &l, NULL, 0) == 0);
+    two[0] = w;
+    CHECK(forge_w4a16_memory(NULL) == 0 && forge_w4a16_memory(w) > 0);
+    CHECK(forge_w4a16_multiply(NULL, &rx, 1, &ry, why, sizeof(why)) == -78);
+    CHECK(forge_w4a16_multiply(w, NULL, 1, &ry, NULL, 0) == -78);
+    CHECK(forge_w4a16_multiply(w, &rx, 1, NULL, NULL, 0) == -78);
+    CHECK(forge_w4a16_multiply(w, &none, 1, &ry, why, sizeof(why)) == -78);
+    CHECK(strstr(why, "x is NULL"));
+    CHECK(forge_w4a16_multiply(w, &rx, 1, &none, why, sizeof(why)) == -78);
+    CHECK(strstr(why, "y is NULL"));
+    CHECK(forge_w4a16_multiply(w, &none, 0, &none, NULL, 0) == 0);
+    CHECK(forge_w4a16_multiply(w, &rx, 0, &odd, NULL, 0) == -78);
+    CHECK(forge_w4a16_multiply(w, &rx, INT64_C(1) << 62, &ry, why,
+                               sizeof(why)) == -78);
+    CHECK(forge_w4a16_several(two, 2, &rx, 1, &ry, NULL, 0) == -78);
+    CHECK(forge_w4a16_several(NULL, 0, &rx, 1, NULL, NULL, 0) == 0);
+    CHECK(forge_w4a16_grouped(NULL, first, 1, &rx, &ry, NULL, 0) == -78);
+    CHECK(forge_w4a16_grouped(two, NULL, 1, &rx, &ry, NULL, 0) == -78);
+    CHECK(forge_w4a16_grouped(two + 1, first, 1, &rx, &ry, NULL, 0) == -78);
+    forge_w4a16_release(w);
+}
+
 int main(void)
 {
+    test_null();
     test_refusals();
     test_product_refusals();
     return 0;

@@ -5,9 +5,19 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { ONE = 256 }; /* Q8.8 */
+
+const char *quant_group_text(uint64_t group, char text[GROUP_TEXT])
+{
+    if (group == GROUP_ALL)
+        snprintf(text, GROUP_TEXT, "all inputs");
+    else
+        snprintf(text, GROUP_TEXT, "%" PRIu64, group);
+    return text;
+}
 
 /* log2 of the smallest and of the largest normal number, in Q8.8. */
 static void exponent_range(enum dtype t, int *lo, int *hi)

@@ -90,6 +90,9 @@ static inline uint32_t quant_negative(uint32_t meta)
 }
 /* A group size that is all inputs of any linear: one scale for each output. */
 enum { GROUP_ALL = 1 << 20 };
+enum { GROUP_TEXT = 24 };
+/* "128", or "all inputs"; returns text. */
+const char *quant_group_text(uint64_t group, char text[GROUP_TEXT]);
 /* Of a linear with so many inputs. */
 static inline uint64_t quant_group(uint64_t group, uint64_t cols)
 {
