@@ -486,8 +486,9 @@ static void test_refusals(void)
     int32_t beyond[64] = { [60] = 2 };
     const int64_t first[3] = { 0, 2, 1 }, negative[2] = { -2, 1 };
     const struct forge_w4a16_cuda_linear *w[2];
-    struct forge_w4a16_rows x = { (enum forge_w4a16_type)4, NULL, 64 };
-    struct forge_w4a16_rows y = { FORGE_W4A16_F32, NULL, 24 };
+    char unread = 0;
+    struct forge_w4a16_rows x = { (enum forge_w4a16_type)4, &unread, 64 };
+    struct forge_w4a16_rows y = { FORGE_W4A16_F32, &unread, 24 };
     struct forge_w4a16_linear from;
 
     make(&l);
@@ -505,6 +506,11 @@ static void test_refusals(void)
     CHECK(w4.grouped(context, w, first, -1, &x, &y, why, sizeof(why)) ==
           E_CONFIG);
     CHECK(strstr(why, "no such number of linears"));
+    y.p = NULL;
+    CHECK(w4.grouped(context, w, first, 1, &x, &y, why, sizeof(why)) ==
+          E_CONFIG);
+    CHECK(strstr(why, "y is NULL"));
+    y.p = &unread;
     y.ld = 23;
     CHECK(w4.grouped(context, w, first, 1, &x, &y, why, sizeof(why)) ==
           E_CONFIG);
