@@ -42,6 +42,21 @@ static void test_refusals(void)
     refused(l, -78, "no such shape");
 }
 
+/* Of 8 outputs and 16 inputs. */
+static struct forge_w4a16_linear small(void)
+{
+    static const uint32_t words[16];
+    static const float scales[16];
+
+    return (struct forge_w4a16_linear){ .layout = FORGE_W4A16_GPTQ,
+                                        .outputs = 8,
+                                        .inputs = 16,
+                                        .group = 8,
+                                        .codes = words,
+                                        .scales = scales,
+                                        .scale_type = FORGE_W4A16_F32 };
+}
+
 /* -78: a product of n linears with rows from..to-1, in three ways. */
 static void product_refused(const struct forge_w4a16 *w, int64_t n,
                             int64_t from, int64_t to, int64_t ldx, int64_t ldy,
@@ -67,15 +82,7 @@ static void product_refused(const struct forge_w4a16 *w, int64_t n,
 
 static void test_product_refusals(void)
 {
-    uint32_t words[16] = { 0 };
-    float scales[16] = { 0 };
-    struct forge_w4a16_linear l = { .layout = FORGE_W4A16_GPTQ,
-                                    .outputs = 8,
-                                    .inputs = 16,
-                                    .group = 8,
-                                    .codes = words,
-                                    .scales = scales,
-                                    .scale_type = FORGE_W4A16_F32 };
+    struct forge_w4a16_linear l = small();
     struct forge_w4a16 *w;
 
     CHECK(forge_w4a16_prepare(&w, &l, NULL, 0) == 0);
@@ -92,16 +99,8 @@ static void test_product_refusals(void)
 /* Pointers that are missing where something is read or written. */
 static void test_null(void)
 {
-    uint32_t words[16] = { 0 };
-    float scales[16] = { 0 }, x[16] = { 0 }, y[8];
-    struct forge_w4a16_linear l = { .layout = FORGE_W4A16_GPTQ,
-                                    .outputs = 8,
-                                    .inputs = 16,
-                                    .group = 8,
-                                    .codes = words,
-                                    .scales = scales,
-                                    .scale_type = FORGE_W4A16_F32 };
-    struct forge_w4a16_linear no_codes = l, no_scales = l;
+    float x[16] = { 0 }, y[8];
+    struct forge_w4a16_linear l = small(), no_codes = l, no_scales = l;
     struct forge_w4a16_rows rx = { FORGE_W4A16_F32, x, 16 },
                             ry = { FORGE_W4A16_F32, y, 8 },
                             none = { FORGE_W4A16_F32, NULL, 16 },
