@@ -4,9 +4,8 @@
  * One row: matrices that no cache holds take turns; GB/s of what the checkpoint
  * has of them, against reading those words and nothing else, round about, in the faster
  * of two ways: of the best round, and CPU seconds of all rounds, which other work
- * disturbs less.  Many
- * rows: against the product with W in bf16, packed beforehand.  Experts: one
- * grouped call against a call for each. */
+ * disturbs less.  Many rows: against the product with W in bf16, packed beforehand.
+ * Experts: one grouped call against a call for each. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,9 +54,8 @@ typedef uint64_t eight __attribute__((vector_size(64)));
 struct reading {
     const struct matrix *m;
     size_t parts; /* of a matrix */
-    bool
-        streams; /* four of a part at a time, as the CPU asks for them; else one, asked
-                   * for ahead */
+    /* four of a part at a time, as the CPU asks for them; else one, asked for ahead */
+    bool streams;
     uint64_t x;
 };
 

@@ -210,15 +210,14 @@ static int run(struct job *j, struct err *e)
     return threads_error_take(&j->error, e);
 }
 
-/* Memory for up to n items.  there: another pointer that they need, w beside it. */
-static int begin(struct job *j, const struct forge_w4a16 *const *w,
-                 const void *there, int64_t n, const struct forge_w4a16_rows *x,
-                 struct err *e)
+/* Memory for up to n items.  there: whether the arrays of what they need are. */
+static int begin(struct job *j, int64_t n, bool there,
+                 const struct forge_w4a16_rows *x, struct err *e)
 {
     *j = (struct job){ .item = NULL };
     if (n < 0)
         return err_set(e, E_CONFIG, "%s: no such number of linears", what);
-    if (n && (!w || !there))
+    if (n && !there)
         return err_set(e, E_CONFIG, "%s: NULL", what);
     if (w4_rows_check(x, "x", 0, 0, e) < 0)
         return e->code;
@@ -245,7 +244,7 @@ static int grouped(const struct forge_w4a16 *const *w, const int64_t *first,
 {
     const struct forge_w4a16 *one = NULL;
     struct job j;
-    int rc = begin(&j, w, first, experts, x, e);
+    int rc = begin(&j, experts, w && first, x, e);
 
     for (int64_t i = 0; i < experts && rc == 0; i++) {
         int64_t rows = w4_expert_rows(first + i, w[i], e);
@@ -267,7 +266,7 @@ int w4_several(const struct forge_w4a16 *const *w, int64_t n,
                const struct forge_w4a16_rows *y, struct err *e)
 {
     struct job j;
-    int rc = begin(&j, w, y, n, x, e);
+    int rc = begin(&j, n, w && y, x, e);
 
     for (int64_t i = 0; i < n && rc == 0; i++) {
         if (!w[i])

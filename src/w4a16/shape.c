@@ -7,8 +7,8 @@
 
 static const char what[] = "4-bit linear";
 
-static const int64_t most = (int64_t)1
-                            << 31; /* of inputs, outputs, rows; less */
+/* Inputs, outputs and rows are fewer. */
+static const int64_t most = (int64_t)1 << 31;
 
 int w4_check(const struct forge_w4a16_linear *l, struct err *e)
 {

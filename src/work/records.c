@@ -228,8 +228,8 @@ static int add_figures(struct records *r, const struct json *v, struct err *e)
 
     if (json_get(v, "cosine_mean"))
         return err_set(e, E_DATA,
-                       "figures of hidden states, by a model without an output "
-                       "head: only those of predictions are shown");
+                       "figures of hidden states: only those of predictions "
+                       "are shown");
     if (!isfinite(f.kl_mean) || !isfinite(f.ppl) || !isfinite(f.top1))
         return err_set(e, E_DATA, "no figures of forge-eval --json");
     title(f.original, sizeof(f.original), v, "original");

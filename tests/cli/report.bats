@@ -247,7 +247,7 @@ refused() { # STATUS COMMAND...
     [[ $stderr == *"line 1: no figures of forge-eval --json" ]]
     echo '{"tokens":120,"cosine_mean":0.99,"error_rms":0.1}' >states.json
     refused 65 forge-report --eval states.json "$D/dense"
-    [[ $stderr == *"'states.json': line 1: figures of hidden states, by a model without an output head: only those of predictions are shown" ]]
+    [[ $stderr == *"'states.json': line 1: figures of hidden states: only those of predictions are shown" ]]
     refused 65 forge-report --eval "$D/dense/eval.jsonl" --compare other=states.json "$D/dense"
     refused 65 forge-report --hitmap "$D/dense/s/codes-0.fts" "$D/dense"
     refused 65 forge-report --hitmap "$D/dense/settings.json" "$D/dense"

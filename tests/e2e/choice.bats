@@ -53,7 +53,7 @@ PYTHON
     done
     # neither search makes Hessians
     for search in auto absmax; do
-        forge quantize "$model" file.gguf --method rtn --search $search --dry-run >plan
+        forge quantize "$model" other --method rtn --search $search --dry-run >plan
         grep -Eqx 'memory +about [0-9.]+ MiB' plan
         forge-meter -q -o cost -- forge quantize "$model" other --method rtn --search $search -q
         rm -rf other
